@@ -1,0 +1,29 @@
+"""One base error, four children. The type decides what happens next; nobody catches and reports success."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+
+class MusterError(Exception):
+    """Base of every error Muster raises on purpose."""
+
+
+class BadCommand(MusterError):
+    """This message can never work. Park it in the dead-letter queue at once, with this reason."""
+
+
+class TryLater(MusterError):
+    """This may pass (throttle, no capacity, Valkey away). Only this record comes back, after `after`."""
+
+    def __init__(self, reason: str, after: timedelta | None = None) -> None:
+        super().__init__(reason)
+        self.after = after
+
+
+class LostLease(MusterError):
+    """The worker may no longer act for its user. Stop acting, close the session, exit."""
+
+
+class Refused(MusterError):
+    """The request is understood and will not be done. Tell the caller why; nothing was changed."""
