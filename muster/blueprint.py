@@ -12,10 +12,6 @@ from datetime import timedelta
 from enum import StrEnum
 
 
-def _s(seconds: float) -> timedelta:
-    return timedelta(seconds=seconds)
-
-
 @dataclass(frozen=True, slots=True)
 class Queue:
     """One SQS queue. `dead_letter` names the queue that takes what failed `max_receives` times."""
@@ -29,17 +25,23 @@ class Queue:
     max_receives: int | None = None
 
 
-WORKER_CONTROL_DLQ = Queue("worker-control-dlq.fifo", True, _s(90), timedelta(days=14))
-ORDER_TASKS_DLQ = Queue("order-tasks-dlq.fifo", True, _s(180), timedelta(days=14))
+WORKER_CONTROL_DLQ = Queue("worker-control-dlq.fifo", True, timedelta(seconds=90), timedelta(days=14))
+ORDER_TASKS_DLQ = Queue("order-tasks-dlq.fifo", True, timedelta(seconds=180), timedelta(days=14))
 
 WORKER_CONTROL = Queue(
-    "worker-control.fifo", True, _s(90), timedelta(days=1), "user_id", WORKER_CONTROL_DLQ.name, 3
+    "worker-control.fifo",
+    True,
+    timedelta(seconds=90),
+    timedelta(days=1),
+    "user_id",
+    WORKER_CONTROL_DLQ.name,
+    3,
 )
 ORDER_TASKS = Queue(
-    "order-tasks.fifo", True, _s(180), timedelta(days=1), "order_id", ORDER_TASKS_DLQ.name, 3
+    "order-tasks.fifo", True, timedelta(seconds=180), timedelta(days=1), "order_id", ORDER_TASKS_DLQ.name, 3
 )
 #: Short retention and no dead-letter queue: an unclaimed claim is stale, the sweep starts the user again.
-POOL_CLAIM = Queue("pool-claim", False, _s(10), timedelta(minutes=5))
+POOL_CLAIM = Queue("pool-claim", False, timedelta(seconds=10), timedelta(minutes=5))
 
 #: Dead-letter queues first: a queue can only point at one that exists.
 QUEUES = (WORKER_CONTROL_DLQ, ORDER_TASKS_DLQ, WORKER_CONTROL, ORDER_TASKS, POOL_CLAIM)
@@ -50,7 +52,7 @@ BATCH_RECORDS = 10
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One Lambda function. `concurrency` is the default and `max_concurrency` the ceiling; None is unbounded."""
+    """One Lambda function: `concurrency` by default, `max_concurrency` at most; None is unbounded."""
 
     name: str
     timeout: timedelta
@@ -61,20 +63,20 @@ class Function:
     every: timedelta | None = None
 
 
-FN_WORKER_CONTROL = Function("worker_control", _s(60), 256, 50, 500, queue=WORKER_CONTROL)
-FN_ORDER_TASKS = Function("order_tasks", _s(120), 256, 50, 500, queue=ORDER_TASKS)
-FN_MAINTENANCE = Function("maintenance", _s(300), 256, 1, 1, every=timedelta(seconds=60))
-FN_MAINTENANCE_WORKER = Function("maintenance_worker", _s(30), 256, 100, 100)
-FN_POOL_MANAGER = Function("pool_manager", _s(60), 256, every=timedelta(minutes=5))
+FN_WORKER_CONTROL = Function("worker_control", timedelta(seconds=60), 256, 50, 500, queue=WORKER_CONTROL)
+FN_ORDER_TASKS = Function("order_tasks", timedelta(seconds=120), 256, 50, 500, queue=ORDER_TASKS)
+FN_MAINTENANCE = Function("maintenance", timedelta(seconds=300), 256, 1, 1, every=timedelta(seconds=60))
+FN_MAINTENANCE_WORKER = Function("maintenance_worker", timedelta(seconds=30), 256, 100, 100)
+FN_POOL_MANAGER = Function("pool_manager", timedelta(seconds=60), 256, every=timedelta(minutes=5))
 
 FUNCTIONS = (FN_WORKER_CONTROL, FN_ORDER_TASKS, FN_MAINTENANCE, FN_MAINTENANCE_WORKER, FN_POOL_MANAGER)
 
 #: A handler's own limit for the calls one record makes. Visibility (90 s) is only 1.5 x the function
 #: timeout, so a record must fail well before another receiver could see it.
-CALL_DEADLINE = _s(15)
+CALL_DEADLINE = timedelta(seconds=15)
 
 #: Asynchronous invokes of maintenance: a sweep that is a minute late is worth nothing, the next one is due.
-MAINTENANCE_EVENT_AGE = _s(60)
+MAINTENANCE_EVENT_AGE = timedelta(seconds=60)
 MAINTENANCE_RETRIES = 0
 
 
@@ -133,9 +135,9 @@ class ApiService:
     max_percent: int = 200
     cpu_target_percent: int = 70
     requests_per_target_per_minute: int = 1000
-    scale_out_cooldown: timedelta = _s(60)
-    scale_in_cooldown: timedelta = _s(300)
-    deregistration_delay: timedelta = _s(300)
+    scale_out_cooldown: timedelta = timedelta(seconds=60)
+    scale_in_cooldown: timedelta = timedelta(seconds=300)
+    deregistration_delay: timedelta = timedelta(seconds=300)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,7 @@ class WorkerFleet:
     task: TaskSize = TaskSize(64, 384, 1024)
     network_mode: str = "bridge"
     host_overhead_mb: int = 512
-    stop_timeout: timedelta = _s(30)
+    stop_timeout: timedelta = timedelta(seconds=30)
 
 
 API = ApiService()
@@ -174,40 +176,40 @@ ALERTS_TOPIC = "orchestrator-alerts"
 #   0 s renew   10 s renew   20 s renew            25 s stop acting      30 s mark gone
 #   |-----------|------------|---------------------|---------------------|
 #               (renewals fail from here)          suspend side effects   exit
-MARK_TTL = _s(30)
-MARK_BEAT = _s(10)
-STOP_ACTING_AFTER = _s(25)
-EXIT_AFTER = _s(30)
+MARK_TTL = timedelta(seconds=30)
+MARK_BEAT = timedelta(seconds=10)
+STOP_ACTING_AFTER = timedelta(seconds=25)
+EXIT_AFTER = timedelta(seconds=30)
 
 #: How long a published state outlives its worker.
-STATE_TTL = _s(60)
-RESTARTING_TTL = _s(60)
+STATE_TTL = timedelta(seconds=60)
+RESTARTING_TTL = timedelta(seconds=60)
 
 #: A worker asked to stop gets this long to close its session; then SIGKILL.
-DRAIN_GRACE = _s(30)
+DRAIN_GRACE = timedelta(seconds=30)
 #: A successor asks again this often while the old mark still lives, and gives up after the longest
 #: time an honest predecessor can hold on: its mark plus its drain.
 HELD_RETRY = timedelta(milliseconds=200)
 HELD_PATIENCE = MARK_TTL + DRAIN_GRACE
 
 #: The lease of a start that has only begun. Covers the handler's own calls and one claim delivery.
-START_LEASE = _s(20)
-#: The lease of a start bound to a launched task; a task that is still pending then is asked about by the sweep.
-COLD_LEASE = _s(120)
+START_LEASE = timedelta(seconds=20)
+#: The lease of a start bound to a launched task; the sweep asks about a task still pending after it.
+COLD_LEASE = timedelta(seconds=120)
 #: A claim counts against the pool this long; the same as one delivery of pool-claim.
 CLAIM_DEADLINE = POOL_CLAIM.visibility
 
 #: Without capacity ECS keeps a task in PROVISIONING for up to 30 minutes; after that it is stuck.
 PENDING_PATIENCE = timedelta(minutes=30)
 #: A running task without a mark younger than this is booting, or taking its mark again.
-MARKLESS_PATIENCE = _s(60)
+MARKLESS_PATIENCE = timedelta(seconds=60)
 
 #: Restart n+1 comes no sooner than BACKOFF_FIRST * 2**n after restart n, and no later than BACKOFF_MAX.
-BACKOFF_FIRST = _s(20)
+BACKOFF_FIRST = timedelta(seconds=20)
 BACKOFF_MAX = timedelta(minutes=5)
 GIVE_UP_AFTER = 20
 #: A worker that was ready this long has proven itself: its failures are forgotten.
-HEALTHY_AFTER = _s(60)
+HEALTHY_AFTER = timedelta(seconds=60)
 
 #: More marks than this gone at once is the store's failure, not the workers': nothing is killed.
 BRAKE_SHARE = 0.20
@@ -218,22 +220,22 @@ INDEX_BUCKETS = 256
 #: Users one maintenance_worker looks at in one invocation (30 s, two pipelined reads per thousand).
 SWEEP_BATCH_USERS = 2500
 #: A sweep longer than this eats into the next one.
-SWEEP_ALARM = _s(45)
+SWEEP_ALARM = timedelta(seconds=45)
 SWEEP_LOCK = FN_MAINTENANCE.timeout
 
 #: Timeline entries kept per user for `explain`.
 HISTORY_LENGTH = 12
 
 POOL_TARGET = 4
-POOL_BEAT = _s(10)
-POOL_MEMBER_TTL = _s(30)
+POOL_BEAT = timedelta(seconds=10)
+POOL_MEMBER_TTL = timedelta(seconds=30)
 #: A pool launch that has not reported by then never will; its task is stopped and its place freed.
 POOL_LAUNCH_DEADLINE = timedelta(minutes=5)
 #: pool_manager is woken early when a claim takes idle below this share of the target.
 POOL_LOW_WATER = 0.5
 
 #: A record that may pass later comes back after this, instead of after the whole visibility timeout.
-RETRY_VISIBILITY = _s(5)
+RETRY_VISIBILITY = timedelta(seconds=5)
 
 #: With a store that can lose acknowledged writes, begin_start and begin_stop wait for a replica this long.
 REPLICA_WAIT = timedelta(milliseconds=100)

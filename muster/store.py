@@ -1,0 +1,123 @@
+"""One round trip to Valkey: any number of atomic steps, each a Lua file, each with a typed answer.
+
+A `Step` only describes a call; building one talks to nobody. `Store.run` sends the steps it is given
+in ONE round trip and returns their parsed answers in order, so a use case shows its round trips as
+its calls of `run`. Steps of one call are atomic one by one, not together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, ReadOnlyError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from muster.errors import TryLater
+
+T = TypeVar("T")
+
+_LUA = Path(__file__).parent / "lua"
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Generic[T]):
+    """One atomic step: a Lua file, or one plain command when `script` is None."""
+
+    script: Path | None
+    keys: tuple[str, ...]
+    args: tuple[Any, ...]
+    parse: Callable[[Any], T]
+
+
+def lua(name: str, keys: Sequence[str], args: Sequence[Any], parse: Callable[[Any], T]) -> Step[T]:
+    """A step of `muster/lua/<name>.lua`. Every key the script touches must be in `keys`, in one slot."""
+    return Step(_LUA / f"{name}.lua", tuple(keys), tuple(args), parse)
+
+
+def command(*words: Any, parse: Callable[[Any], T]) -> Step[T]:
+    """A plain command as a step, so that it can share a round trip with scripts."""
+    return Step(None, (), words, parse)
+
+
+@cache
+def _source(script: Path) -> tuple[str, str]:
+    text = script.read_text(encoding="utf-8")
+    return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def text(value: Any) -> str:
+    """A reply as text, whatever the client's decoding."""
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def tagged(reply: Any) -> tuple[str, ...]:
+    """A script's tagged answer (`{'taken', ...}`) as strings."""
+    return tuple(text(part) for part in reply)
+
+
+def fields(reply: Any) -> dict[str, str]:
+    """A hash reply (flat list or mapping) as a dict of strings."""
+    if isinstance(reply, dict):
+        return {text(k): text(v) for k, v in reply.items()}
+    flat = [text(part) for part in reply or ()]
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+class Store:
+    """Runs steps on a redis-py compatible client: standalone, cluster or fakeredis.
+
+    Raises `TryLater` when Valkey is away: whether the steps ran is then unknown, and every step is
+    written so that running it again is safe.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+
+    def one(self, step: Step[T]) -> T:
+        """Run one step in one round trip."""
+        return self.run(step)[0]  # type: ignore[no-any-return]
+
+    def run(self, *steps: Step[Any]) -> list[Any]:
+        """Run the steps in one round trip; their parsed answers, in order."""
+        if not steps:
+            return []
+        try:
+            replies = self._send(steps)
+            missing = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+            if missing:
+                for script in {s.script for i in missing if (s := steps[i]).script}:
+                    self.client.script_load(_source(script)[0])
+                again = self._send([steps[i] for i in missing])
+                for i, reply in zip(missing, again, strict=True):
+                    replies[i] = reply
+        except (RedisConnectionError, RedisTimeoutError, ReadOnlyError) as away:
+            raise TryLater(f"Valkey is away ({away}); the command comes back by itself") from away
+        for reply in replies:
+            if isinstance(reply, (RedisConnectionError, RedisTimeoutError, ReadOnlyError)):
+                raise TryLater(f"Valkey is away ({reply}); the command comes back by itself") from reply
+            if isinstance(reply, Exception):
+                raise reply
+        return [step.parse(reply) for step, reply in zip(steps, replies, strict=True)]
+
+    def _send(self, steps: Sequence[Step[Any]]) -> list[Any]:
+        if len(steps) == 1:
+            try:
+                return [self.client.execute_command(*_words(steps[0]))]
+            except NoScriptError as missing:
+                return [missing]
+        pipe = self.client.pipeline(transaction=False)
+        for step in steps:
+            pipe.execute_command(*_words(step))
+        return list(pipe.execute(raise_on_error=False))
+
+
+def _words(step: Step[Any]) -> tuple[Any, ...]:
+    if step.script is None:
+        return step.args
+    return ("EVALSHA", _source(step.script)[1], len(step.keys), *step.keys, *step.args)
