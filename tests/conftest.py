@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +23,3 @@ def valkey(valkey_server: EmbeddedValkey) -> Iterator:
     client.flushall()
     yield client
     client.close()
-
-
-    """A folder of this test's own."""
-    return tmp_path
