@@ -250,14 +250,15 @@ def _status(task: dict[str, Any]) -> TaskStatus:
 def _view(task_id: str, task: dict[str, Any]) -> TaskView:
     tags = {tag["key"]: tag["value"] for tag in task.get("tags", ())}
     began: datetime | None = task.get("startedAt") or task.get("createdAt")
+    status = _status(task)
     # A task that failed to start has no containers, or containers without an exit code.
     codes = [c["exitCode"] for c in task.get("containers", ()) if c.get("exitCode") is not None]
     return TaskView(
         task_id=task_id,
-        status=_status(task),
+        status=status,
         started_at=began.timestamp() if began else None,
         stopped_reason=task.get("stoppedReason") or None,
-        exit_code=codes[0] if codes else None,
+        exit_code=codes[0] if codes and status is TaskStatus.STOPPED else None,
         owner=tags.get("muster:owner"),
         kind=TaskKind(tags["muster:kind"]) if "muster:kind" in tags else None,
         epoch=int(tags["muster:epoch"]) if "muster:epoch" in tags else None,

@@ -80,9 +80,7 @@ class ProcessLauncher:
         spawn: Spawn = spawn,
     ) -> None:
         if not hasattr(os, "pidfd_open"):
-            raise Refused(
-                "the process launcher needs Linux 5.3 and Python 3.9 or newer (pidfd_open is missing)"
-            )
+            raise Refused("pidfd_open is missing: the process launcher needs Linux 5.3 or newer")
         self._folder = folder.resolve()
         self._command = tuple(command)
         self._env = passed_on(env or {})
@@ -126,14 +124,15 @@ class ProcessLauncher:
 
     def stop(self, task_id: str, reason: str) -> None:
         with self._lock:
+            if self._closed:
+                raise TryLater("this launcher is closed; ask the next one")
             record = self._known.get(task_id)
             if record is None or record.ended_at is not None or record.stop_reason is not None:
                 return
             record.stop_reason = reason
-            self._records.write(record)
-            _signal_group(record, signal.SIGTERM)
-            self._kill_at[task_id] = self._clock.monotonic() + self._grace
-        os.eventfd_write(self._wake, 1)
+            self._note(record)
+            self._end_in_grace(record)
+            os.eventfd_write(self._wake, 1)
 
     def describe(self, task_ids: Sequence[str]) -> dict[str, TaskView]:
         with self._lock:
@@ -161,7 +160,7 @@ class ProcessLauncher:
             if self._closed:
                 return
             self._closed = True
-        os.eventfd_write(self._wake, 1)
+            os.eventfd_write(self._wake, 1)
         if threading.current_thread() is not self._watcher:
             self._watcher.join()
         with self._lock:
@@ -186,8 +185,8 @@ class ProcessLauncher:
     def _start(self, record: Record, launch: Launch) -> None:
         """Intent, process, pid, watch. Whatever fails leaves neither a process nor a record."""
         env = self._env | identity(launch) | self._tag() | {"MUSTER_TASK_ID": record.task_id}
-        self._records.write(record)
         try:
+            self._records.write(record)
             record.pid = self._spawn(self._command, env, self._logs / f"{record.task_id}.log", self._folder)
             # None when it has ended already: the watcher sees that at once.
             record.born = born(record.pid)
@@ -237,9 +236,21 @@ class ProcessLauncher:
         with suppress(ProcessLookupError):
             self._watch_exit(record)
             if record.stop_reason is not None:
-                self._kill_at[record.task_id] = self._clock.monotonic() + self._grace
+                # Perhaps the crash came before the first SIGTERM; a second one asks for nothing new.
+                self._end_in_grace(record)
             return True
         return False
+
+    def _end_in_grace(self, record: Record) -> None:
+        _signal_group(record, signal.SIGTERM)
+        self._kill_at[record.task_id] = self._clock.monotonic() + self._grace
+
+    def _note(self, record: Record) -> None:
+        """Write down what has happened anyway: a full disk must not keep tasks from being ended or seen."""
+        try:
+            self._records.write(record)
+        except OSError:
+            log.exception("cannot write the record of task %s; free some disk space", record.task_id)
 
     def _watch_exit(self, record: Record) -> None:
         assert record.pid is not None
@@ -287,7 +298,7 @@ class ProcessLauncher:
             self._ended.append(record.task_id)
             # Written before it is told: a crash between the two loses one report, which the next
             # sweep makes good; the other order could report one exit twice.
-            self._records.write(record)
+            self._note(record)
         if self._on_exit is not None:
             try:
                 self._on_exit(record.view())
