@@ -1,0 +1,252 @@
+"""The local AWS endpoint: ministack on loopback, in a process that outlives the engine that started it.
+
+The endpoint keeps its queues in memory. So that a killed engine loses no queued command, it runs in a
+session of its own, and the next engine adopts it by what `<folder>/aws.json` says. An orderly stop writes
+the queues to `<folder>/aws/` and the next start reads them again; a power cut loses what was queued.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from local.valkey import free_port
+from muster.blueprint import ORDER_TASKS, QUEUES, Queue
+from muster.errors import Refused
+
+log = logging.getLogger(__name__)
+
+REGION = "us-east-1"
+ACCOUNT = "000000000000"
+SERVICES = ("sqs", "secretsmanager")
+
+#: EventBridge Scheduler gives no deduplication id of its own, so its FIFO target must take the content's.
+CONTENT_DEDUPLICATED = frozenset({ORDER_TASKS.name})
+
+_POLL_S = 0.02
+
+
+class LocalAws:
+    """One endpoint per folder. `start` adopts the one that lives, on whichever port it has, or starts one
+    on `port` (0 is any free one). `stop` ends it; just ending this process does not."""
+
+    def __init__(self, folder: Path, port: int = 0) -> None:
+        self.folder = folder
+        self.port = port
+        self.adopted = False
+        self._process: psutil.Process | None = None
+        self._clients: dict[str, Any] = {}
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The endpoint's process, while there is one."""
+        return self._process.pid if self._process else None
+
+    def start(self, timeout: float = 20.0) -> LocalAws:
+        """Adopt or start, and return when it answers. Raises `Refused` when the port is somebody else's."""
+        self.adopted = self._adopt(timeout)
+        if not self.adopted:
+            self._launch(timeout)
+        # It has read what the last orderly stop saved. Kept any longer, that file would bring messages
+        # back that have been handled since.
+        (self._state / "sqs.json").unlink(missing_ok=True)
+        return self
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """End the endpoint and save its queues for the next start. Does nothing when it has ended."""
+        for client in self._clients.values():
+            client.close()
+        self._clients.clear()
+        if self._process is not None:
+            _end(self._process, timeout)
+            self._process = None
+        self._record.unlink(missing_ok=True)
+
+    def client(self, service: str) -> Any:
+        """A boto3 client of this endpoint, shared by all callers. Short timeouts: it is on this machine."""
+        if service not in self._clients:
+            import boto3
+            from botocore.config import Config
+
+            session = boto3.session.Session(
+                aws_access_key_id="local",
+                aws_secret_access_key="local",  # noqa: S106 - the endpoint asks for one and checks none
+                region_name=REGION,
+            )
+            config = Config(
+                connect_timeout=2,
+                read_timeout=10,
+                retries={"total_max_attempts": 2, "mode": "standard"},
+                max_pool_connections=64,
+                proxies={},  # a proxy of the environment must not be asked for loopback
+            )
+            self._clients[service] = session.client(service, endpoint_url=self.url, config=config)
+        return self._clients[service]
+
+    def ensure_queues(self) -> dict[str, str]:
+        """Every queue of the blueprint exists with its attributes; their URLs by name. Repeatable."""
+        sqs = self.client("sqs")
+        urls: dict[str, str] = {}
+        for queue in QUEUES:
+            kind = {"FifoQueue": "true"} if queue.fifo else {}
+            url = sqs.create_queue(QueueName=queue.name, Attributes=kind)["QueueUrl"]
+            # Set apart from the creation: an adopted queue may have the numbers of an older blueprint.
+            sqs.set_queue_attributes(QueueUrl=url, Attributes=attributes(queue))
+            urls[queue.name] = url
+        return urls
+
+    @property
+    def _record(self) -> Path:
+        return self.folder / "aws.json"
+
+    @property
+    def _state(self) -> Path:
+        return self.folder / "aws"
+
+    def _adopt(self, timeout: float) -> bool:
+        try:
+            told = json.loads(self._record.read_text(encoding="utf-8"))
+            process = psutil.Process(told["pid"])
+            if process.create_time() != told["started"] or process.status() == psutil.STATUS_ZOMBIE:
+                return False
+        except (FileNotFoundError, ValueError, KeyError, psutil.NoSuchProcess):
+            return False
+        if _wait_until_it_answers(process, told["port"], timeout):
+            self._process, self.port = process, told["port"]
+            return True
+        log.warning("the endpoint with pid %d does not answer: it is ended and replaced", process.pid)
+        _end(process, timeout)
+        return False
+
+    def _launch(self, timeout: float) -> None:
+        port = self.port or free_port()
+        if _taken(port):
+            raise Refused(
+                f"port {port} is in use by another program: choose another with --aws-port, 0 for any"
+            )
+        # Secrets are saved here too.
+        self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log_file = self.folder / "aws.log"
+        with log_file.open("ab") as out:
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-m", "ministack"],
+                env=self._environment(port),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+        process = psutil.Process(child.pid)
+        # Written before it answers: an engine killed now would leave an endpoint that nobody knows.
+        _write(self._record, {"pid": child.pid, "started": process.create_time(), "port": port})
+        if not _wait_until_it_answers(process, port, timeout):
+            _end(process, timeout)
+            self._record.unlink(missing_ok=True)
+            raise RuntimeError(f"the local AWS endpoint did not answer on port {port}; see {log_file}")
+        self._process, self.port = process, port
+
+    def _environment(self, port: int) -> dict[str, str]:
+        """Only what is named here: a developer's own settings must not change the endpoint."""
+        return {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "HOME": str(self._state),
+            "TMPDIR": str(self._state),
+            "BIND_HOST": "127.0.0.1",
+            # Not GATEWAY_PORT: that one becomes part of the names under which queues are saved, and a
+            # start on another port would not find them. EDGE_PORT only binds.
+            "EDGE_PORT": str(port),
+            "MINISTACK_REGION": REGION,
+            "MINISTACK_ACCOUNT_ID": ACCOUNT,
+            "SERVICES": ",".join(SERVICES),
+            "PERSIST_STATE": "1",
+            "STATE_DIR": str(self._state),
+            "SFTP_ENABLED": "0",
+            "IOT_MTLS_ENABLED": "0",
+            "LOG_LEVEL": "WARNING",
+        }
+
+
+def arn(name: str) -> str:
+    """The ARN of a queue at this endpoint."""
+    return f"arn:aws:sqs:{REGION}:{ACCOUNT}:{name}"
+
+
+def attributes(queue: Queue) -> dict[str, str]:
+    """The blueprint's numbers for a queue in the words of SetQueueAttributes."""
+    words = {
+        "VisibilityTimeout": str(int(queue.visibility.total_seconds())),
+        "MessageRetentionPeriod": str(int(queue.retention.total_seconds())),
+    }
+    if queue.fifo:
+        words["ContentBasedDeduplication"] = str(queue.name in CONTENT_DEDUPLICATED).lower()
+    if queue.dead_letter:
+        words["RedrivePolicy"] = json.dumps(
+            {"deadLetterTargetArn": arn(queue.dead_letter), "maxReceiveCount": queue.max_receives}
+        )
+    return words
+
+
+def _wait_until_it_answers(process: psutil.Process, port: int, timeout: float) -> bool:
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            if _answers(port):
+                return True
+        time.sleep(_POLL_S)
+    return False
+
+
+def _answers(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
+    try:
+        connection.request("GET", "/_ministack/health")
+        return connection.getresponse().status == http.client.OK
+    finally:
+        connection.close()
+
+
+def _taken(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
+
+
+def _end(process: psutil.Process, timeout: float) -> None:
+    """SIGTERM, then SIGKILL. psutil checks the start time, so a reused pid is never hit."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout)
+        except psutil.TimeoutExpired:
+            log.warning("the endpoint with pid %d ignored SIGTERM: killed, its queues are lost", process.pid)
+            process.kill()
+            process.wait(timeout)
+
+
+def _write(path: Path, value: dict[str, Any]) -> None:
+    """Whole or not at all: a reader never sees half a record."""
+    draft = path.with_suffix(".tmp")
+    draft.write_text(json.dumps(value), encoding="utf-8")
+    draft.replace(path)
