@@ -114,8 +114,10 @@ class EcsWorld:
             "ecs", region_name=REGION, aws_access_key_id="test", aws_secret_access_key="test"
         )
         client.create_cluster(clusterName="muster")
-        # moto places a task only on a registered instance, and takes the word of whoever registers it.
-        document = json.dumps({"instanceId": "i-0123456789abcdef0"})
+        # moto places a task only on a registered instance.
+        ec2 = boto3.client("ec2", region_name=REGION, aws_access_key_id="test", aws_secret_access_key="test")
+        instance = ec2.run_instances(ImageId="ami-12c6146b", MinCount=1, MaxCount=1)["Instances"][0]
+        document = json.dumps({"instanceId": instance["InstanceId"]})
         client.register_container_instance(cluster="muster", instanceIdentityDocument=document)
         client.register_task_definition(
             family="worker", containerDefinitions=[{"name": "worker", "image": "worker:1", "memory": 64}]
