@@ -51,7 +51,7 @@ _FINAL = {
 }
 #: ... unless the text says otherwise: ECS reports throttles and full clusters under those codes too.
 _PASSING = re.compile(r"throttl|rate exceeded|too many|limit|capacity|no container instances|try again", re.I)
-_NOT_FOUND = re.compile(r"task .*not found", re.I)
+_NOT_FOUND = re.compile(r"\btask\b.*not found", re.I)
 
 
 def ecs_client(region: str, endpoint_url: str | None = None) -> Any:
@@ -113,7 +113,7 @@ class EcsLauncher:
         try:
             self._call(ECS_MUTATE, self._client.stop_task, cluster=self._cluster, task=task_id, reason=reason)
         except ClientError as error:
-            if not _NOT_FOUND.search(str(error)):
+            if not _NOT_FOUND.search(_message(error)):
                 raise _translated(error, "StopTask") from error
 
     def describe(self, task_ids: Sequence[str]) -> dict[str, TaskView]:
@@ -227,8 +227,13 @@ def _code(error: ClientError) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
+def _message(error: ClientError) -> str:
+    """What ECS said; the text of the exception names the call too, which would match patterns."""
+    return str(error.response.get("Error", {}).get("Message", ""))
+
+
 def _translated(error: ClientError, call: str) -> TryLater | Refused:
-    if _code(error) in _FINAL and not _PASSING.search(str(error)):
+    if _code(error) in _FINAL and not _PASSING.search(_message(error)):
         return Refused(f"ECS refuses {call}: {error}; check the cluster, the task definition and the role")
     return TryLater(f"ECS cannot do {call} now: {error}")
 
