@@ -22,8 +22,9 @@ from moto.ecs import ecs_backends
 from moto.moto_api import state_manager
 
 from muster.clock import FakeClock
+from muster.errors import TryLater
 from muster.launchers.ecs import EcsLauncher
-from muster.launchers.fake import FakeLauncher
+from muster.launchers.fake import Call, FakeLauncher, fails, late, lost, never, no_capacity, throttled
 from muster.launchers.port import Launch, Launcher, TaskDied, TaskKind, TaskStatus, TaskView
 from muster.launchers.process import ProcessLauncher
 
@@ -313,3 +314,143 @@ def test_tasks_of_every_kind_are_listed(world: World) -> None:
     ids = {world.launcher.run(launch) for launch in (USER, POOL, JOB)}
 
     assert set(world.launcher.tasks()) == ids
+
+
+# The fake alone: what real launchers do only on bad days, on a clock.
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def fake(clock: FakeClock) -> FakeLauncher:
+    return FakeLauncher(clock)
+
+
+def status(fake: FakeLauncher, task_id: str) -> TaskStatus:
+    return fake.describe([task_id])[task_id].status
+
+
+def test_a_late_task_is_pending_until_its_time(fake: FakeLauncher, clock: FakeClock) -> None:
+    fake.plan(late(3))
+    task_id = fake.run(USER)
+    created = clock.now()
+
+    clock.advance(2.5)
+    view = fake.describe([task_id])[task_id]
+    assert (view.status, view.started_at) == (TaskStatus.PENDING, created)
+    clock.advance(0.5)
+    view = fake.describe([task_id])[task_id]
+    assert (view.status, view.started_at) == (TaskStatus.RUNNING, created + 3)
+
+
+def test_a_task_that_never_starts_stays_pending_until_it_is_stopped(
+    fake: FakeLauncher, clock: FakeClock
+) -> None:
+    fake.plan(never())
+    task_id = fake.run(USER)
+    clock.advance(86_400)
+    assert status(fake, task_id) is TaskStatus.PENDING
+
+    fake.stop(task_id, "stuck")
+    assert status(fake, task_id) is TaskStatus.STOPPED
+
+
+def test_a_failed_task_stops_with_its_reason_and_no_exit_code(fake: FakeLauncher, clock: FakeClock) -> None:
+    fake.plan(fails("CannotPullContainerError", after=2))
+    task_id = fake.run(USER)
+    assert status(fake, task_id) is TaskStatus.PENDING
+
+    clock.advance(2)
+    view = fake.describe([task_id])[task_id]
+    assert (view.status, view.stopped_reason, view.exit_code) == (
+        TaskStatus.STOPPED,
+        "CannotPullContainerError",
+        None,
+    )
+    with pytest.raises(TaskDied):
+        fake.run(USER)
+
+
+def test_a_lost_answer_leaves_a_task_that_the_retry_finds(fake: FakeLauncher) -> None:
+    fake.plan(lost())
+    with pytest.raises(TryLater):
+        fake.run(USER)
+    (started,) = fake.living()
+
+    assert fake.run(USER) == started
+    assert len(fake.living()) == 1
+
+
+def test_a_call_that_is_turned_away_starts_nothing_also_on_a_retry(fake: FakeLauncher) -> None:
+    fake.plan(throttled(), no_capacity())
+    for reason in ("rate exceeded", "no capacity"):
+        with pytest.raises(TryLater, match=reason):
+            fake.run(USER)
+    assert fake.living() == {}
+
+    fake.plan(lost(), throttled())
+    for _ in range(2):
+        with pytest.raises(TryLater):
+            fake.run(USER)
+    assert list(fake.living()) == [fake.run(USER)]
+
+
+def test_a_stop_takes_its_time(fake: FakeLauncher, clock: FakeClock) -> None:
+    fake.stop_delay = 30
+    task_id = fake.run(USER)
+    fake.stop(task_id, "first")
+    clock.advance(20)
+    fake.stop(task_id, "a second stop does not postpone the first")
+    assert status(fake, task_id) is TaskStatus.RUNNING
+
+    clock.advance(10)
+    view = fake.describe([task_id])[task_id]
+    assert (view.status, view.stopped_reason) == (TaskStatus.STOPPED, "first")
+
+
+def test_a_stale_list_misses_the_new_and_shows_the_dead(fake: FakeLauncher, clock: FakeClock) -> None:
+    old = fake.run(USER)
+    clock.advance(10)
+    fake.list_lag = 5
+    fake.run(POOL)
+    fake.finish(old, 0)
+    assert list(fake.tasks()) == [old]
+
+    clock.advance(5)
+    assert list(fake.tasks()) == list(fake.living()) != [old]
+
+
+def test_a_throttled_describe_knows_nothing(fake: FakeLauncher) -> None:
+    task_id = fake.run(USER)
+    fake.describe_throttled = True
+    assert status(fake, task_id) is TaskStatus.UNKNOWN
+
+    fake.describe_throttled = False
+    assert status(fake, task_id) is TaskStatus.RUNNING
+
+
+def test_a_stopped_task_is_missing_after_an_hour(fake: FakeLauncher, clock: FakeClock) -> None:
+    task_id = fake.run(USER)
+    fake.finish(task_id, 1)
+    clock.advance(3599)
+    assert status(fake, task_id) is TaskStatus.STOPPED
+
+    clock.advance(1)
+    assert status(fake, task_id) is TaskStatus.MISSING
+
+
+def test_every_call_is_counted(fake: FakeLauncher) -> None:
+    task_id = fake.run(USER)
+    fake.describe([task_id])
+    fake.tasks()
+    fake.stop(task_id, "why")
+
+    assert fake.calls == [
+        Call("run", launch=USER),
+        Call("describe", task_ids=(task_id,)),
+        Call("tasks"),
+        Call("stop", task_ids=(task_id,)),
+    ]
