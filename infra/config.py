@@ -1,0 +1,159 @@
+"""The environments, typed. What differs between them is here; what is the same is in the blueprint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from muster import blueprint
+
+
+class Flavour(StrEnum):
+    """Which Valkey holds the marks."""
+
+    MEMORYDB = "memorydb"  #: no acknowledged write is lost in a failover
+    ELASTICACHE = "elasticache"  #: cheaper; a failover may lose writes, workers may overlap for one beat
+    LOCAL = "local"  #: a server the local engine runs; nothing is deployed
+
+
+class ClaimChannel(StrEnum):
+    """How a claim reaches a pool worker."""
+
+    SQS = "sqs"
+    VALKEY = "valkey"
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Instances an Auto Scaling group may hold."""
+
+    minimum: int
+    maximum: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.minimum <= self.maximum:
+            raise ValueError(f"capacity {self.minimum}..{self.maximum}: give 0 <= minimum <= maximum")
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """One deployment of the whole system. Accounts are chosen by the credentials, never written here."""
+
+    name: str
+    region: str
+    alert_email: str | None
+    valkey: Flavour
+    valkey_node: str
+    valkey_replicas: int
+    #: None is adaptive: the pool manager follows the claim rate.
+    pool_target: int | None = blueprint.POOL_TARGET
+    claim_channel: ClaimChannel = ClaimChannel.SQS
+    #: Concurrency of worker_control and order_tasks, within the blueprint's range.
+    queue_concurrency: int = 50
+    availability_zones: int = 2
+    #: Workers reach their brokers through NAT. 0 is for a paper broker inside the VPC only.
+    nat_gateways: int = 1
+    #: Private addresses for the AWS services the fleet talks to: no NAT traffic, about 7 USD each per zone.
+    interface_endpoints: bool = False
+    api: Capacity = Capacity(1, 4)
+    #: The minimum of 0 lets the worker group end when no user runs and the pool target is 0.
+    workers: Capacity = Capacity(0, 10)
+    certificate_arn: str | None = None
+    #: A name of our own for the API, in a hosted zone of Route 53.
+    domain: str | None = None
+    hosted_zone_id: str | None = None
+    waf: bool = False
+    log_days: int = 30
+    backup_days: int = 1
+    protect: bool = False
+    #: Where `docs/runbooks/` is served; alarms point there.
+    runbooks: str = "docs/runbooks"
+
+    def __post_init__(self) -> None:
+        low, high = blueprint.FN_WORKER_CONTROL.concurrency, blueprint.FN_WORKER_CONTROL.max_concurrency
+        if low is not None and high is not None and not low <= self.queue_concurrency <= high:
+            raise ValueError(f"queue_concurrency {self.queue_concurrency}: give {low} to {high}")
+        if self.availability_zones not in (2, 3):
+            raise ValueError("availability_zones: give 2 or 3")
+        if not self.local and not self.nat_gateways and not self.interface_endpoints:
+            raise ValueError("no way out of the VPC: give nat_gateways or interface_endpoints")
+        if self.domain and not (self.certificate_arn and self.hosted_zone_id):
+            raise ValueError(
+                "a domain needs certificate_arn (ACM, same Region) and hosted_zone_id (Route 53)"
+            )
+
+    @property
+    def local(self) -> bool:
+        """Only queues and control plane, for the local AWS endpoint: no VPC, no cluster, no cache."""
+        return self.valkey is Flavour.LOCAL
+
+    def named(self, base: str) -> str:
+        """The physical name of a thing, so that two environments can share an account."""
+        return f"{self.name}-{base}"
+
+    @property
+    def metrics_namespace(self) -> str:
+        """CloudWatch namespace of the metrics the code emits."""
+        return f"Muster/{self.name}"
+
+    @property
+    def broker_secrets(self) -> str:
+        """Prefix of the secrets that hold broker credentials; a claim carries only the rest of the name."""
+        return f"muster/{self.name}/brokers/"
+
+
+ENVIRONMENTS = {
+    environment.name: environment
+    for environment in (
+        Environment(
+            name="dev",
+            region="eu-west-1",
+            alert_email=None,
+            valkey=Flavour.ELASTICACHE,
+            valkey_node="cache.t4g.small",
+            valkey_replicas=1,
+            pool_target=0,
+            workers=Capacity(0, 2),
+            api=Capacity(1, 2),
+            log_days=7,
+        ),
+        Environment(
+            name="stage",
+            region="eu-west-1",
+            alert_email="orchestrator-stage@example.com",
+            valkey=Flavour.MEMORYDB,
+            valkey_node="db.t4g.medium",
+            valkey_replicas=1,
+            interface_endpoints=True,
+            api=Capacity(1, 4),
+            workers=Capacity(0, 4),
+        ),
+        Environment(
+            name="prod",
+            region="eu-west-1",
+            alert_email="orchestrator@example.com",
+            valkey=Flavour.MEMORYDB,
+            valkey_node="db.r7g.large",
+            valkey_replicas=2,
+            pool_target=None,
+            availability_zones=3,
+            nat_gateways=3,
+            interface_endpoints=True,
+            api=Capacity(2, 10),
+            workers=Capacity(1, 100),
+            waf=True,
+            log_days=90,
+            backup_days=7,
+            protect=True,
+        ),
+        Environment(
+            name="local",
+            region="us-east-1",
+            alert_email=None,
+            valkey=Flavour.LOCAL,
+            valkey_node="",
+            valkey_replicas=0,
+            log_days=1,
+        ),
+    )
+}
