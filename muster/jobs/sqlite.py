@@ -1,0 +1,430 @@
+"""Jobs in one SQLite file, safe over any number of processes on one machine.
+
+WAL, so that readers never wait; every write is one short IMMEDIATE transaction, so that two
+processes queue for the file instead of failing half way. The token check of each update is what
+makes a claim exclusive. `synchronous=FULL` by default: a job that was accepted survives a power cut.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from muster.clock import Clock
+from muster.jobs.model import (
+    Claims,
+    Counts,
+    Finished,
+    Held,
+    Ids,
+    Items,
+    JobStatus,
+    NewJob,
+    Outcomes,
+    PoolSettings,
+    Turn,
+    Verdict,
+    WorkItem,
+    retry_delay,
+    settle,
+)
+from muster.jobs.ports import _VISIBILITY, WorkPool
+
+#: `run_at` is NULL once a job is due, so the index of due jobs holds nothing else and a claim reads one row.
+#: There is no index of finished jobs: ids rise with time, so trimming walks the oldest end of the table.
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS work_pool (
+    id INTEGER PRIMARY KEY,
+    pool_name TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    data TEXT NOT NULL,
+    status TEXT NOT NULL DEFAULT 'pending',
+    rank INTEGER NOT NULL DEFAULT 0,
+    run_at REAL,
+    claimed_by TEXT,
+    claimed_at REAL,
+    visible_until REAL,
+    token INTEGER NOT NULL DEFAULT 0,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    max_retries INTEGER NOT NULL,
+    cancel_requested INTEGER NOT NULL DEFAULT 0,
+    dedup TEXT,
+    time_limit REAL,
+    parent TEXT,
+    progress TEXT,
+    checkpoint TEXT,
+    result TEXT,
+    error TEXT,
+    created_at REAL NOT NULL,
+    finished_at REAL
+);
+CREATE INDEX IF NOT EXISTS work_pool_ready ON work_pool(pool_name, rank, id)
+    WHERE status = 'pending' AND run_at IS NULL;
+CREATE INDEX IF NOT EXISTS work_pool_delayed ON work_pool(pool_name, run_at)
+    WHERE status = 'pending' AND run_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS work_pool_claimed ON work_pool(pool_name, claimed_by)
+    WHERE status = 'claimed';
+CREATE INDEX IF NOT EXISTS work_pool_poisoned ON work_pool(pool_name) WHERE status = 'poisoned';
+CREATE UNIQUE INDEX IF NOT EXISTS work_pool_dedup ON work_pool(pool_name, dedup)
+    WHERE dedup IS NOT NULL AND status IN ('pending', 'claimed');
+CREATE TABLE IF NOT EXISTS pool_settings (
+    pool_name TEXT PRIMARY KEY,
+    settings TEXT NOT NULL DEFAULT '{}',
+    late INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE IF NOT EXISTS worker_registry (
+    worker_id TEXT PRIMARY KEY,
+    status TEXT NOT NULL DEFAULT 'active',
+    host TEXT,
+    pid INTEGER,
+    capabilities TEXT NOT NULL,
+    pool_id TEXT,
+    started_at REAL NOT NULL,
+    last_heartbeat REAL NOT NULL,
+    metadata TEXT NOT NULL DEFAULT '{}'
+);
+CREATE INDEX IF NOT EXISTS worker_registry_status ON worker_registry(status);
+"""
+
+_COLUMNS = (
+    "id, kind, data, status, attempts, max_retries, token, claimed_by, claimed_at, rank, run_at, created_at,"
+    " finished_at, cancel_requested, dedup, time_limit, parent, result, error, progress, checkpoint"
+)
+_READY = "FROM work_pool WHERE pool_name = ?1 AND status = 'pending' AND run_at IS NULL"
+_DELAYED = "FROM work_pool WHERE pool_name = ?1 AND status = 'pending' AND run_at IS NOT NULL"
+_PROMOTE = """UPDATE work_pool SET run_at = NULL
+    WHERE pool_name = ? AND status = 'pending' AND run_at IS NOT NULL AND run_at <= ?"""
+_CLAIM = f"""UPDATE work_pool SET status = 'claimed', claimed_by = ?, claimed_at = ?, visible_until = ?,
+        attempts = attempts + 1, token = token + 1
+    WHERE id IN (SELECT id FROM work_pool WHERE pool_name = ? AND status = 'pending' AND run_at IS NULL
+                 ORDER BY rank, id LIMIT ?)
+    RETURNING {_COLUMNS}"""  # noqa: S608 - constant text
+_COMPLETE = """UPDATE work_pool SET status = 'done', result = ?, finished_at = ?
+    WHERE id = ? AND pool_name = ? AND status = 'claimed' AND token = ?"""
+_POLL_S = 0.002  # `wait` looks this often whether another process wrote: one page read, no lock
+
+
+class SQLiteFile:
+    """One connection per thread and process to one file: neither may be shared with SQLite."""
+
+    def __init__(self, path: Path, synchronous: str = "FULL", busy: float = 60.0) -> None:
+        self.path = path
+        self._synchronous = synchronous.upper()
+        self._busy = busy
+        self._local = threading.local()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.connection.executescript(SCHEMA)
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        pid, connection = getattr(self._local, "of", (0, None))
+        if connection is None or pid != os.getpid():
+            connection = sqlite3.connect(self.path, timeout=self._busy, isolation_level=None)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+            self._local.of = (os.getpid(), connection)
+        return connection
+
+    @contextmanager
+    def write(self) -> Iterator[sqlite3.Connection]:
+        """One transaction that has the write lock from its start, so it can never fail half way for it."""
+        connection = self.connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield connection
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+        connection.execute("COMMIT")
+
+
+class SQLitePool(WorkPool):
+    """One pool: the rows of `work_pool` with its name."""
+
+    def __init__(self, name: str, file: SQLiteFile, clock: Clock) -> None:
+        self.name = name
+        self._file = file
+        self._clock = clock
+        self._seen = -1
+
+    def push_many(self, jobs: Sequence[NewJob]) -> Ids:
+        now = self._clock.now()
+        with self._file.write() as db:
+            last = db.execute("SELECT max(id) FROM work_pool").fetchone()[0] or 0
+            ids, rows = [], []
+            fresh: dict[str, int] = {}
+            for new in jobs:
+                if new.dedup is not None:
+                    known = db.execute(
+                        "SELECT id FROM work_pool WHERE pool_name = ? AND dedup = ?"
+                        " AND status IN ('pending', 'claimed')",
+                        (self.name, new.dedup),
+                    ).fetchone()
+                    twin = known[0] if known else fresh.get(new.dedup)
+                    if twin is not None:
+                        ids.append(str(twin))
+                        continue
+                last = max(last + 1, int(now * 1e6))
+                if new.dedup is not None:
+                    fresh[new.dedup] = last
+                ids.append(str(last))
+                run_at = now + new.delay if new.delay > 0 else None
+                row = (last, self.name, new.kind, json.dumps(new.data), -new.priority, run_at)
+                rows.append((*row, new.max_retries, new.dedup, new.time_limit, new.parent, now))
+            db.executemany(
+                "INSERT INTO work_pool (id, pool_name, kind, data, rank, run_at, max_retries, dedup,"
+                " time_limit, parent, created_at) VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+                rows,
+            )
+        return ids
+
+    def turn(
+        self,
+        worker_id: str,
+        finished: Sequence[Finished] = (),
+        claim: int = 1,
+        visibility: float = _VISIBILITY,
+    ) -> Turn:
+        if not finished and not self._due():
+            return Turn([], [])  # an idle worker must not take the write lock just to find nothing
+        now = self._clock.now()
+        accepted, rows = [], []
+        with self._file.write() as db:
+            for done in finished:
+                result = None if done.result is None else json.dumps(done.result)
+                changed = db.execute(_COMPLETE, (result, now, int(done.id), self.name, done.token)).rowcount
+                accepted.append(changed == 1)
+            if not all(accepted):
+                self._late(db, accepted.count(False))
+            if claim:
+                db.execute(_PROMOTE, (self.name, now))
+                rows = db.execute(_CLAIM, (worker_id, now, now + visibility, self.name, claim)).fetchall()
+        if len(rows) > 1:
+            rows.sort(key=lambda row: (row[9], row[0]))
+        return Turn(accepted, [self._item(row) for row in rows])
+
+    def settle(
+        self, claims: Sequence[tuple[str, int]], verdict: Verdict, error: str | None = None
+    ) -> Outcomes:
+        with self._file.write() as db:
+            return [self._settle(db, int(job_id), token, verdict, error) for job_id, token in claims]
+
+    def release_by_worker(self, worker_id: str) -> int:
+        return self._release("claimed_by = ?", worker_id, f"worker {worker_id} was lost")
+
+    def release_expired(self) -> int:
+        return self._release("visible_until <= ?", self._clock.now(), "the claim was not extended in time")
+
+    def extend(self, worker_id: str, visibility: float = _VISIBILITY) -> Claims:
+        rows = self._file.connection.execute(
+            "UPDATE work_pool SET visible_until = ? WHERE pool_name = ? AND status = 'claimed'"
+            " AND claimed_by = ? RETURNING id, token, cancel_requested",
+            (self._clock.now() + visibility, self.name, worker_id),
+        ).fetchall()
+        return [Held(str(job_id), token, bool(cancel)) for job_id, token, cancel in sorted(rows)]
+
+    def report(
+        self, item_id: str, token: int, progress: dict[str, Any] | None = None, checkpoint: Any = None
+    ) -> bool:
+        changed = self._file.connection.execute(
+            "UPDATE work_pool SET progress = coalesce(?, progress), checkpoint = coalesce(?, checkpoint)"
+            " WHERE id = ? AND pool_name = ? AND status = 'claimed' AND token = ?",
+            (_text(progress), _text(checkpoint), int(item_id), self.name, token),
+        ).rowcount
+        return changed == 1
+
+    def cancel(self, item_id: str) -> JobStatus | None:
+        with self._file.write() as db:
+            where = (int(item_id), self.name)
+            db.execute(
+                "UPDATE work_pool SET status = 'cancelled', finished_at = ?, run_at = NULL"
+                " WHERE id = ? AND pool_name = ? AND status = 'pending'",
+                (self._clock.now(), *where),
+            )
+            db.execute(
+                "UPDATE work_pool SET cancel_requested = 1"
+                " WHERE id = ? AND pool_name = ? AND status = 'claimed'",
+                where,
+            )
+            row = db.execute("SELECT status FROM work_pool WHERE id = ? AND pool_name = ?", where).fetchone()
+        return JobStatus(row[0]) if row else None
+
+    def requeue(self, item_id: str) -> bool:
+        changed = self._file.connection.execute(
+            "UPDATE work_pool SET status = 'pending', run_at = NULL, attempts = 0, cancel_requested = 0,"
+            " dedup = NULL, finished_at = NULL, error = NULL, claimed_by = NULL, claimed_at = NULL"
+            " WHERE id = ? AND pool_name = ? AND status IN ('poisoned', 'cancelled')",
+            (int(item_id), self.name),
+        ).rowcount
+        return changed == 1
+
+    def get(self, item_id: str) -> WorkItem | None:
+        if not item_id.isdigit():
+            return None
+        row = self._file.connection.execute(
+            f"SELECT {_COLUMNS} FROM work_pool WHERE id = ? AND pool_name = ?",  # noqa: S608
+            (int(item_id), self.name),
+        ).fetchone()
+        return self._item(row) if row else None
+
+    def list(self, status: JobStatus | None = None, *, limit: int = 50, before: str | None = None) -> Items:
+        rows = self._file.connection.execute(
+            f"SELECT {_COLUMNS} FROM work_pool WHERE pool_name = ?1 AND (?2 IS NULL OR status = ?2)"  # noqa: S608
+            " AND (?3 IS NULL OR id < ?3) ORDER BY id DESC LIMIT ?4",
+            (self.name, status, None if before is None else int(before), limit),
+        )
+        return [self._item(row) for row in rows]
+
+    def size(self) -> int:
+        row = self._file.connection.execute(
+            f"SELECT (SELECT count(*) {_READY}) + (SELECT count(*) {_DELAYED})",
+            (self.name,),
+        ).fetchone()
+        return int(row[0])
+
+    def counts(self) -> Counts:
+        db = self._file.connection
+        rows = db.execute(
+            "SELECT status, count(*) FROM work_pool WHERE pool_name = ? GROUP BY 1", (self.name,)
+        )
+        late = db.execute("SELECT late FROM pool_settings WHERE pool_name = ?", (self.name,)).fetchone()
+        total = dict(rows.fetchall())
+        oldest = db.execute(
+            "SELECT min(created_at) FROM work_pool WHERE pool_name = ? AND status = 'pending'", (self.name,)
+        ).fetchone()[0]
+        age = 0.0 if oldest is None else max(self._clock.now() - oldest, 0.0)
+        return Counts(**total, late=late[0] if late else 0, oldest_pending_s=age)
+
+    def wait(self, timeout: float) -> None:
+        db = self._file.connection
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            version = db.execute("PRAGMA data_version").fetchone()[0]
+            if version != self._seen:
+                self._seen = version
+                return
+            time.sleep(_POLL_S)
+
+    def trim(self, retention: float, poison_retention: float, keep: int) -> int:
+        now = self._clock.now()
+        oldest_kept = int((now - min(retention, poison_retention)) * 1e6)
+        with self._file.write() as db:
+            old = db.execute(
+                "DELETE FROM work_pool WHERE id < ? AND pool_name = ?"
+                " AND ((status IN ('done', 'cancelled') AND finished_at < ?)"
+                "   OR (status = 'poisoned' AND finished_at < ?))",
+                (oldest_kept, self.name, now - retention, now - poison_retention),
+            ).rowcount
+            surplus = db.execute(
+                "DELETE FROM work_pool WHERE id IN (SELECT id FROM work_pool WHERE pool_name = ?"
+                " AND finished_at IS NOT NULL ORDER BY id DESC LIMIT -1 OFFSET ?)",
+                (self.name, keep),
+            ).rowcount
+        return old + surplus
+
+    def settings(self) -> PoolSettings:
+        row = self._file.connection.execute(
+            "SELECT settings FROM pool_settings WHERE pool_name = ?", (self.name,)
+        ).fetchone()
+        return PoolSettings(**json.loads(row[0])) if row else PoolSettings()
+
+    def configure(self, settings: PoolSettings) -> None:
+        self._file.connection.execute(
+            "INSERT INTO pool_settings (pool_name, settings) VALUES (?, ?)"
+            " ON CONFLICT(pool_name) DO UPDATE SET settings = excluded.settings",
+            (self.name, json.dumps({"max_workers": settings.max_workers, "pin": settings.pin})),
+        )
+
+    def _due(self) -> bool:
+        row = self._file.connection.execute(
+            f"SELECT EXISTS (SELECT 1 {_READY}) OR EXISTS (SELECT 1 {_DELAYED} AND run_at <= ?2)",
+            (self.name, self._clock.now()),
+        ).fetchone()
+        return bool(row[0])
+
+    def _release(self, condition: str, value: str | float, error: str) -> int:
+        query = f"SELECT id, token FROM work_pool WHERE pool_name = ? AND status = 'claimed' AND {condition}"  # noqa: S608
+        if not self._file.connection.execute(query, (self.name, value)).fetchone():
+            return 0
+        with self._file.write() as db:
+            rows = db.execute(query, (self.name, value)).fetchall()
+            for job_id, token in rows:
+                self._settle(db, job_id, token, Verdict.RELEASE, error)
+        return len(rows)
+
+    def _settle(
+        self, db: sqlite3.Connection, job_id: int, token: int, verdict: Verdict, error: str | None
+    ) -> JobStatus | None:
+        row = db.execute(
+            "SELECT attempts, max_retries, cancel_requested FROM work_pool"
+            " WHERE id = ? AND pool_name = ? AND status = 'claimed' AND token = ?",
+            (job_id, self.name, token),
+        ).fetchone()
+        if row is None:
+            return None
+        now = self._clock.now()
+        attempts, max_retries, cancel = row
+        status = settle(verdict, attempts, max_retries, bool(cancel))
+        if status is JobStatus.PENDING:
+            run_at = now + retry_delay(attempts) if verdict is Verdict.FAIL else None
+            attempts -= verdict is Verdict.RETURN
+            db.execute(
+                "UPDATE work_pool SET status = 'pending', run_at = ?, attempts = ?,"
+                " error = coalesce(?, error), claimed_by = NULL, claimed_at = NULL WHERE id = ?",
+                (run_at, attempts, error, job_id),
+            )
+        else:
+            db.execute(
+                "UPDATE work_pool SET status = ?, finished_at = ?, error = coalesce(?, error) WHERE id = ?",
+                (status, now, error, job_id),
+            )
+        return status
+
+    def _late(self, db: sqlite3.Connection, count: int) -> None:
+        db.execute(
+            "INSERT INTO pool_settings (pool_name, late) VALUES (?, ?)"
+            " ON CONFLICT(pool_name) DO UPDATE SET late = late + excluded.late",
+            (self.name, count),
+        )
+
+    def _item(self, row: tuple[Any, ...]) -> WorkItem:
+        return WorkItem(
+            str(row[0]), self.name, json.loads(row[2]), row[1], _STATUS[row[3]], row[4], row[5], row[6],
+            row[7], row[8], -row[9], row[10], row[11], row[12], bool(row[13]), row[14], row[15], row[16],
+            _value(row[17]), row[18], _value(row[19]), _value(row[20]),
+        )  # fmt: skip
+
+
+_STATUS = {status.value: status for status in JobStatus}
+
+
+class SQLiteWork:
+    """Every pool of one file."""
+
+    def __init__(self, file: SQLiteFile, clock: Clock) -> None:
+        self._file = file
+        self._clock = clock
+
+    def pool(self, name: str) -> SQLitePool:
+        return SQLitePool(name, self._file, self._clock)
+
+    def pools(self) -> list[str]:
+        rows = self._file.connection.execute(
+            "SELECT pool_name FROM work_pool UNION SELECT pool_name FROM pool_settings ORDER BY 1"
+        )
+        return [name for (name,) in rows]
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else json.dumps(value)
+
+
+def _value(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
