@@ -36,6 +36,8 @@ SERVICES = ("sqs", "secretsmanager")
 CONTENT_DEDUPLICATED = frozenset({ORDER_TASKS.name})
 
 _POLL_S = 0.02
+#: Start times are told by the wall clock, which may be set a little between two readings.
+_SAME_START_S = 2.0
 
 
 class LocalAws:
@@ -123,13 +125,15 @@ class LocalAws:
         try:
             told = json.loads(self._record.read_text(encoding="utf-8"))
             process = psutil.Process(told["pid"])
-            if process.create_time() != told["started"] or process.status() == psutil.STATUS_ZOMBIE:
+            if abs(process.create_time() - told["started"]) > _SAME_START_S:
                 return False
         except (FileNotFoundError, ValueError, KeyError, psutil.NoSuchProcess):
             return False
         if _wait_until_it_answers(process, told["port"], timeout):
             self._process, self.port = process, told["port"]
             return True
+        if not _lives(process):
+            return False
         log.warning("the endpoint with pid %d does not answer: it is ended and replaced", process.pid)
         _end(process, timeout)
         return False
@@ -205,13 +209,21 @@ def attributes(queue: Queue) -> dict[str, str]:
 def _wait_until_it_answers(process: psutil.Process, port: int, timeout: float) -> bool:
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+        if not _lives(process):
             return False
         with contextlib.suppress(OSError, http.client.HTTPException):
             if _answers(port):
                 return True
         time.sleep(_POLL_S)
     return False
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Running, or suspended; one that ended and was not reaped yet does not live."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _answers(port: int) -> bool:
@@ -237,6 +249,7 @@ def _end(process: psutil.Process, timeout: float) -> None:
     """SIGTERM, then SIGKILL. psutil checks the start time, so a reused pid is never hit."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGCONT)  # one that is suspended must wake to save its queues
         try:
             process.wait(timeout)
         except psutil.TimeoutExpired:

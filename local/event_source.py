@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 #: One long poll: few requests while idle, and yet it is how long `stop` waits on an idle queue. A poll
 #: cannot be called back, and what it brings must not stay hidden until its visibility ends.
-LONG_POLL_S = 2
+LONG_POLL_S = 1
 #: After a receive that failed (the endpoint is away).
 RETRY_S = 1.0
 #: How often SQS is asked whether a move task is done.
