@@ -12,7 +12,7 @@ import importlib
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -43,16 +43,17 @@ _ENDS = {
     "expired": OrderStatus.EXPIRED,
     "rejected": OrderStatus.REJECTED,
 }
-#: Where ended orders are found, in the exchange's own list of abilities; the first it has is used.
+#: Where ended orders are found: an ability of the exchange, its method, and whether it lists them all.
 _HISTORIES = (
-    ("fetchOrders", "fetch_orders"),
-    ("fetchCanceledAndClosedOrders", "fetch_canceled_and_closed_orders"),
-    ("fetchClosedOrders", "fetch_closed_orders"),
+    ("fetchOrders", "fetch_orders", True),
+    ("fetchCanceledAndClosedOrders", "fetch_canceled_and_closed_orders", True),
+    ("fetchClosedOrders", "fetch_closed_orders", False),
+    ("fetchCanceledOrders", "fetch_canceled_orders", False),
 )
 
 
 class CcxtBroker:
-    """`Broker` on the unified methods of ccxt. One call at a time: its exchange objects are not thread-safe."""
+    """`Broker` on the unified methods of ccxt. One call at a time: its exchanges are not thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -148,7 +149,7 @@ class CcxtBroker:
     def get(self, client_order_id: str) -> Order | None:
         with self._lock:
             if known := self._known.get(client_order_id):
-                with self._call() as exchange:
+                with self._call() as exchange, suppress(self._ccxt.OrderNotFound):
                     return _order(exchange.fetch_order(known.broker_order_id, known.symbol), client_order_id)
             for symbol in self._symbols:
                 for raw in self._orders_of(symbol):
@@ -214,13 +215,15 @@ class CcxtBroker:
             self._known = {key: order for key, order in now.items() if not order.status.final}
             return changes
 
-    def _orders_of(self, symbol: str) -> Iterator[dict[str, Any]]:
+    def _orders_of(self, symbol: str) -> list[dict[str, Any]]:
         with self._call() as exchange:
-            yield from exchange.fetch_open_orders(symbol)
-            for ability, method in _HISTORIES:
+            found = list(exchange.fetch_open_orders(symbol))
+            for ability, method, complete in _HISTORIES:
                 if exchange.has.get(ability):
-                    yield from getattr(exchange, method)(symbol)
-                    return
+                    found += getattr(exchange, method)(symbol)
+                    if complete:
+                        break
+            return found
 
     @contextmanager
     def _call(self) -> Iterator[Any]:
