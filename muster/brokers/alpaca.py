@@ -234,6 +234,7 @@ class AlpacaBroker:
             ssl=self._tls,
             compression=None,
             proxy=None,
+            legacy=True,  # the connection itself, which outlives any `with` block
         )
         try:
             keys = {"key_id": credentials.key_id, "secret_key": credentials.secret}

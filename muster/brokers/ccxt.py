@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -130,7 +131,10 @@ class CcxtBroker:
             # What create_order returns is as little as an id on some exchanges.
             with self._call() as exchange:
                 placed = _order(exchange.fetch_order(created["id"], order.symbol), order.client_order_id)
-            self._known[placed.client_order_id] = placed
+            # Nothing of it has been told by `updates` yet, even if it is filled already.
+            self._known[placed.client_order_id] = replace(
+                placed, status=OrderStatus.ACCEPTED, filled_qty=Decimal()
+            )
             return placed
 
     def cancel(self, client_order_id: str) -> Order | None:
