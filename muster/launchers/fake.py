@@ -63,6 +63,7 @@ class _Task:
     created_at: float
     running_at: float
     stopped_at: float = inf
+    stop_asked: bool = False
     stopped_reason: str | None = None
     exit_code: int | None = None
 
@@ -119,7 +120,8 @@ class FakeLauncher:
             if self._plans and self._plans[0].turned_away:
                 raise TryLater(str(self._plans.popleft().turned_away))
             if task := self._tasks.get(task_id):
-                if task.stopped_at <= now:
+                # A task that was asked to stop never becomes a live worker, as on ECS.
+                if task.stop_asked or task.stopped_at <= now:
                     raise TaskDied(task_id, task.stopped_reason)
                 return task_id
             plan = self._plans.popleft() if self._plans else Plan()
@@ -137,6 +139,7 @@ class FakeLauncher:
             self.calls.append(Call("stop", task_ids=(task_id,)))
             task = self._tasks.get(task_id)
             if task is not None and task.stopped_at > now + self.stop_delay:
+                task.stop_asked = True
                 task.stopped_at, task.stopped_reason = now + self.stop_delay, reason
 
     def describe(self, task_ids: Sequence[str]) -> dict[str, TaskView]:

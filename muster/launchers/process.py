@@ -116,8 +116,9 @@ class ProcessLauncher:
                 raise TryLater("this launcher is closed; ask the next one")
             self._prune()
             if known := self._known.get(task_id):
-                if known.ended_at is not None:
-                    raise TaskDied(task_id, known.view().stopped_reason)
+                # A task that was asked to stop never becomes a live worker, as on ECS.
+                if known.ended_at is not None or known.stop_reason is not None:
+                    raise TaskDied(task_id, known.stop_reason or "the process ended")
                 return task_id
             self._start(Record.of(task_id, launch, self._clock.now()), launch)
         return task_id
@@ -195,7 +196,8 @@ class ProcessLauncher:
         except OSError as error:
             if record.pid is not None:
                 _signal_group(record, signal.SIGKILL)
-                os.waitpid(record.pid, 0)
+                with suppress(ChildProcessError):  # another `spawn` may not make children of ours
+                    os.waitpid(record.pid, 0)
             self._records.remove(record.task_id)
             what = f"cannot start {self._command[0]}: {error}"
             if error.errno in (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR):

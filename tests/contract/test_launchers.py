@@ -7,8 +7,10 @@ import os
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,6 +29,7 @@ from muster.launchers.ecs import EcsLauncher
 from muster.launchers.fake import Call, FakeLauncher, fails, late, lost, never, no_capacity, throttled
 from muster.launchers.port import Launch, Launcher, TaskDied, TaskKind, TaskStatus, TaskView
 from muster.launchers.process import ProcessLauncher
+from muster.launchers.procfs import leaders
 
 REGION = "eu-west-1"
 
@@ -52,8 +55,14 @@ class World(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True)
+class Aws:
+    ecs: Any
+    instance_id: str
+
+
 class FakeWorld:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, aws: Aws) -> None:
         self.launcher = FakeLauncher(FakeClock())
 
     def restart(self) -> None:
@@ -105,43 +114,48 @@ class FaithfulEcs:
         return self._client.list_tasks(desiredStatus="RUNNING", **request)
 
 
-class EcsWorld:
-    def __init__(self, folder: Path) -> None:
-        self._moto = mock_aws()
-        self._moto.start()
+@pytest.fixture(scope="module")
+def aws() -> Iterator[Aws]:
+    """moto, once: its EC2 takes half a second to come up."""
+    with mock_aws():
         # Without this every describe pushes a task one step towards STOPPED.
         state_manager.set_transition("ecs::task", {"progression": "manual", "times": 10**9})
-        client = boto3.client(
-            "ecs", region_name=REGION, aws_access_key_id="test", aws_secret_access_key="test"
-        )
-        client.create_cluster(clusterName="muster")
-        # moto places a task only on a registered instance.
-        ec2 = boto3.client("ec2", region_name=REGION, aws_access_key_id="test", aws_secret_access_key="test")
+        keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+        ecs = boto3.client("ecs", region_name=REGION, **keys)
+        ec2 = boto3.client("ec2", region_name=REGION, **keys)
         instance = ec2.run_instances(ImageId="ami-12c6146b", MinCount=1, MaxCount=1)["Instances"][0]
-        document = json.dumps({"instanceId": instance["InstanceId"]})
-        client.register_container_instance(cluster="muster", instanceIdentityDocument=document)
-        client.register_task_definition(
+        ecs.register_task_definition(
             family="worker", containerDefinitions=[{"name": "worker", "image": "worker:1", "memory": 64}]
         )
-        self._client = FaithfulEcs(client)
+        yield Aws(ecs, instance["InstanceId"])
+        state_manager.unset_transition("ecs::task")
+
+
+class EcsWorld:
+    def __init__(self, folder: Path, aws: Aws) -> None:
+        self._cluster = f"muster-{uuid.uuid4()}"
+        aws.ecs.create_cluster(clusterName=self._cluster)
+        # moto places a task only on a registered instance.
+        document = json.dumps({"instanceId": aws.instance_id})
+        aws.ecs.register_container_instance(cluster=self._cluster, instanceIdentityDocument=document)
+        self._client = FaithfulEcs(aws.ecs)
         self.restart()
 
     def restart(self) -> None:
-        self.launcher = EcsLauncher(self._client, "muster", "worker", "workers", "worker")
+        self.launcher = EcsLauncher(self._client, self._cluster, "worker", "workers", "worker")
 
     def finish(self, task_id: str) -> None:
-        task = ecs_backends[DEFAULT_ACCOUNT_ID][REGION].tasks["muster"][task_id]
+        task = ecs_backends[DEFAULT_ACCOUNT_ID][REGION].tasks[self._cluster][task_id]
         task.last_status = task.desired_status = "STOPPED"
         task.stopped_reason = "Essential container in task exited"
         task.containers[0].exitCode = 7
 
     def close(self) -> None:
-        state_manager.unset_transition("ecs::task")
-        self._moto.stop()
+        """moto goes with the module."""
 
 
 class ProcessWorld:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, aws: Aws) -> None:
         self._folder = folder
         self._open()
 
@@ -160,10 +174,10 @@ class ProcessWorld:
         os.kill(self.launcher.pid(task_id), signal.SIGUSR1)
 
     def close(self) -> None:
-        for task_id in self.launcher.tasks():
-            os.killpg(self.launcher.pid(task_id), signal.SIGKILL)
-        eventually(lambda: not list(self.launcher.tasks()))
         self.launcher.close()
+        for pid, _ in leaders({"MUSTER_TASK_FOLDER": str(self._folder)}):
+            os.killpg(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def eventually(true: Callable[[], object], seconds: float = 30.0) -> None:
@@ -174,8 +188,8 @@ def eventually(true: Callable[[], object], seconds: float = 30.0) -> None:
 
 
 @pytest.fixture(params=[FakeWorld, EcsWorld, ProcessWorld], ids=["fake", "ecs", "process"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    world = request.param(tmp_path)
+def world(request: pytest.FixtureRequest, tmp_path: Path, aws: Aws) -> Iterator[World]:
+    world = request.param(tmp_path, aws)
     yield world
     world.close()
 
@@ -276,6 +290,15 @@ def test_stop_ends_a_task_and_keeps_the_reason(world: World) -> None:
 
     assert ended(world, task_id).stopped_reason == "the owner asked for none"
     assert list(world.launcher.tasks()) == []
+
+
+def test_a_token_whose_task_was_asked_to_stop_says_so_at_once(world: World) -> None:
+    task_id = world.launcher.run(USER)
+    world.launcher.stop(task_id, "the owner asked for none")
+
+    with pytest.raises(TaskDied, match="the owner asked for none") as died:
+        world.launcher.run(USER)
+    assert died.value.dead_task == task_id
 
 
 def test_stop_leaves_the_other_tasks_alone(world: World) -> None:
@@ -405,6 +428,8 @@ def test_a_stop_takes_its_time(fake: FakeLauncher, clock: FakeClock) -> None:
     clock.advance(20)
     fake.stop(task_id, "a second stop does not postpone the first")
     assert status(fake, task_id) is TaskStatus.RUNNING
+    with pytest.raises(TaskDied):
+        fake.run(USER)
 
     clock.advance(10)
     view = fake.describe([task_id])[task_id]
