@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.clock import Clock
+from muster.errors import TryLater
 from muster.jobs.model import (
     Claims,
     Counts,
@@ -136,7 +137,10 @@ class SQLiteFile:
     def write(self) -> Iterator[sqlite3.Connection]:
         """One transaction that has the write lock from its start, so it can never fail half way for it."""
         connection = self.connection
-        connection.execute("BEGIN IMMEDIATE")
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as busy:
+            raise TryLater(f"{self.path} was locked for {self._busy:.0f} s; try again ({busy})") from busy
         try:
             yield connection
         except BaseException:

@@ -1,0 +1,108 @@
+"""Sixteen processes, ten thousand jobs, a third of the workers killed: every job done once, none lost."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from muster.clock import SystemClock
+from muster.jobs import Finished, JobStatus, NewJob, WorkerRegistration, WorkerStatus, connect
+from muster.jobs.reaper import reap
+
+PROCESSES, JOBS, KILLED = 16, 10_000, 5
+STALE_S = 2.0
+DEADLINE_S = 90.0
+_fork = multiprocessing.get_context("fork")
+
+
+def _work(url: str, batch: int, diary: Path) -> None:
+    """Claim and hand in until nothing is open; every claim and every accepted result goes into the diary."""
+    jobs = connect(url)
+    pool = jobs.work.pool("race")
+    log = os.open(diary, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    worker = ""
+    finished: list[Finished] = []
+    beat = 0.0
+    while True:
+        if time.monotonic() - beat > STALE_S / 8:
+            beat = time.monotonic()
+            if not worker or jobs.registration.heartbeat(worker) is WorkerStatus.LOST:
+                worker = f"w-{uuid.uuid4().hex}"
+                jobs.registration.register(WorkerRegistration(worker, pid=os.getpid(), pool="race"))
+            pool.extend(worker, STALE_S)
+        turn = pool.turn(worker, finished, batch, STALE_S)
+        lines = [f"done {f.id} {f.token}\n" for f, ok in zip(finished, turn.accepted, strict=True) if ok]
+        lines += [f"claim {job.id} {job.token}\n" for job in turn.claimed]
+        if lines:
+            os.write(log, "".join(lines).encode())
+        finished = [Finished(job.id, job.token, {"n": job.data}) for job in turn.claimed]
+        if not finished:
+            if pool.counts().open == 0:
+                os._exit(0)
+            pool.wait(0.05)
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "valkey"])
+@pytest.mark.parametrize("batch", [1, 7])
+def test_every_job_is_done_exactly_once_while_workers_are_killed(request, tmp_path, backend, batch):
+    if backend == "valkey":
+        port = request.getfixturevalue("valkey").connection_pool.connection_kwargs["port"]
+        url = f"valkey://127.0.0.1:{port}/0"
+    else:
+        url = f"sqlite:///{tmp_path}/jobs.db"
+    jobs = connect(url)
+    pool = jobs.work.pool("race")
+    pushed = pool.push_many([NewJob(n, max_retries=1000) for n in range(JOBS)])
+
+    workers = [
+        _fork.Process(target=_work, args=(url, batch, tmp_path / f"{n}.diary")) for n in range(PROCESSES)
+    ]
+    for worker in workers:
+        worker.start()
+    victims = random.Random(batch).sample(workers, KILLED)
+    kill_at = [JOBS * (n + 1) // (KILLED + 2) for n in range(KILLED)]
+    deadline = time.monotonic() + DEADLINE_S
+    try:
+        while any(worker.is_alive() for worker in workers):
+            assert time.monotonic() < deadline, pool.counts()
+            if kill_at and pool.counts().done >= kill_at[0]:
+                kill_at.pop(0)
+                os.kill(victims.pop().pid, signal.SIGKILL)
+            reap(jobs, "race", SystemClock(), STALE_S)
+            time.sleep(0.02)
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.join()
+
+    assert kill_at == []
+    assert [worker.exitcode for worker in workers].count(-signal.SIGKILL) == KILLED
+    claims: Counter[tuple[str, str]] = Counter()
+    done: Counter[str] = Counter()
+    newest: dict[str, int] = {}
+    for diary in tmp_path.glob("*.diary"):
+        for line in diary.read_text().splitlines():
+            what, job_id, token = line.split()
+            if what == "claim":
+                claims[job_id, token] += 1
+                newest[job_id] = max(newest.get(job_id, 0), int(token))
+            else:
+                done[job_id] += 1
+    assert [claim for claim, times in claims.items() if times > 1] == []
+    assert [job_id for job_id, times in done.items() if times > 1] == []
+    counts = pool.counts()
+    assert (counts.done, counts.open, counts.poisoned) == (JOBS, 0, 0)
+    kept = pool.list(JobStatus.DONE, limit=JOBS + 1)
+    assert sorted(job.id for job in kept) == pushed
+    assert all(job.result == {"n": job.data} for job in kept)
+    # The claim that counted is the newest one: an older token was dead by then. A killed process may
+    # have claimed without a line in its diary, so the record may be ahead of the diaries, never behind.
+    assert all(job.token >= newest.get(job.id, 0) for job in kept)

@@ -1,0 +1,293 @@
+"""The job worker: `python -m worker jobs --pool P`. Registers, watches its child, and leaves when idle.
+
+parent (this file)                          child (jobs_child.py)
+registers, heartbeats, extends claims       claims, runs user code, hands in results
+time limit, memory limit, cancel, SIGTERM   may crash, hang or be killed: only its job fails
+          '------------- one shared page (jobs_slot.py) -------------'
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+
+from muster.blueprint import DRAIN_GRACE
+from muster.clock import SystemClock
+from muster.errors import TryLater
+from muster.jobs import Verdict, WorkerRegistration, WorkerStatus, connect
+from muster.jobs.capacity import Launch, ProcessLauncher, check
+from muster.jobs.model import HEARTBEAT, IDLE_EXIT, SAFETY_CHECK, TIME_LIMIT
+from muster.jobs.ports import WorkPool
+from worker.jobs_context import PROCESSORS
+from worker.jobs_slot import Current, Slot
+
+log = logging.getLogger("job-worker")
+
+_TICK_S = 0.1  # how often the parent looks at its child
+_CANCEL_POLL_S = 2.0  # how soon a running job hears that it was cancelled
+_CANCEL_GRACE_S = 10.0  # then a processor that does not listen is killed
+_CRASHES = 3  # children in a row that died without a job: the worker itself is broken
+LEFT, BROKEN, REAPED = 0, 1, 4
+
+
+class JobWorker:
+    """One worker's life. `run` returns the exit code: 0 left, 1 broken, 4 was declared lost."""
+
+    def __init__(self, options: argparse.Namespace, launch: Launch | None) -> None:
+        self._options = options
+        self._launch = launch
+        self._clock = SystemClock()
+        self._jobs = connect(options.url)
+        self._pool: WorkPool = self._jobs.work.pool(options.pool)
+        self._slot = Slot.create()
+        self._ended = threading.Event()
+        self._lost = threading.Event()
+        self._abandoned: Current | None = None  # its claim is somebody else's: kill without settling
+        self._stop_by: float | None = None
+        self._cancel_by: tuple[str, float] | None = None
+        self._memory_mb = 0.0
+
+    def run(self) -> int:
+        signal.signal(signal.SIGTERM, self._asked_to_stop)
+        signal.signal(signal.SIGINT, self._asked_to_stop)
+        self._register()
+        beat = threading.Thread(target=self._beat_until_ended, name="heartbeat", daemon=True)
+        beat.start()
+        try:
+            return self._supervise()
+        finally:
+            self._ended.set()
+            beat.join()
+            self._jobs.registration.update_status(self._options.worker_id, WorkerStatus.TERMINATED)
+            self._slot.close()
+
+    def _register(self) -> None:
+        self._jobs.registration.register(
+            WorkerRegistration(
+                self._options.worker_id,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                capabilities=tuple(self._options.capability),
+                pool=self._options.pool,
+            )
+        )
+        self._check()
+
+    def _supervise(self) -> int:
+        """Keep a child until it leaves by itself. A crash is restarted in place."""
+        barren = 0
+        while True:
+            begun = self._slot.count
+            child = self._start_child()
+            try:
+                code = self._watch(child)
+            finally:
+                child.kill()
+                child.wait()
+            if self._lost.is_set():
+                log.error("declared lost by the reaper; a restart gets a new id")
+                return REAPED
+            if code == 0:
+                return LEFT
+            self._settle_for(child, code)
+            barren = 0 if self._slot.count > begun else barren + 1
+            if barren >= _CRASHES:
+                log.error("%d children in a row died before their first job; see the lines above", barren)
+                return BROKEN
+            full = self._options.max_jobs is not None and self._slot.count >= self._options.max_jobs
+            if full or self._stop_by is not None:
+                return LEFT
+
+    def _start_child(self) -> subprocess.Popen[bytes]:
+        options = self._options
+        told = {
+            "url": options.url, "pool": options.pool, "worker_id": options.worker_id, "slot": self._slot.fd,
+            "parent": os.getpid(), "batch": options.batch, "max_jobs": options.max_jobs,
+            "idle_exit": options.idle_exit, "visibility": 2 * options.heartbeat,
+            "time_limit": options.time_limit, "results": str(options.results),
+            "processors": options.processors,
+        }  # fmt: skip
+        self._slot.end()
+        command = [sys.executable, "-m", "worker.jobs_child", json.dumps(told)]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[self._slot.fd])
+
+    def _watch(self, child: subprocess.Popen[bytes]) -> int | str:
+        """Until the child ends: its exit code, or the reason why it had to be killed."""
+        while True:
+            try:
+                return child.wait(timeout=_TICK_S)
+            except subprocess.TimeoutExpired:
+                pass
+            self._memory_mb = max(_rss_mb(child.pid), 0.0)
+            reason = self._reason_to_kill()
+            if reason or self._lost.is_set():
+                child.kill()
+                child.wait()
+                return reason or "the worker was declared lost"
+
+    def _reason_to_kill(self) -> str | None:
+        now = time.monotonic()
+        current = self._slot.current
+        if self._stop_by is not None and now > self._stop_by:
+            return "the worker had to leave"
+        if current is None:
+            return None
+        if now - current.started > current.limit:
+            return f"time limit of {current.limit:g} s is over"
+        if self._options.memory_limit_mb and self._memory_mb > self._options.memory_limit_mb:
+            return f"uses {self._memory_mb:.0f} MB, more than {self._options.memory_limit_mb:g} MB"
+        if self._abandoned is not None and self._abandoned == current:
+            return "its claim was given to another worker"
+        if self._cancel_by is not None and self._cancel_by[0] == current.job_id and now > self._cancel_by[1]:
+            return "cancelled, and it did not listen"
+        return None
+
+    def _settle_for(self, child: subprocess.Popen[bytes], code: int | str) -> None:
+        """The child is dead: fail the job it was on, return the ones it had not begun."""
+        current = self._slot.current
+        for held in self._pool.extend(self._options.worker_id, 2 * self._options.heartbeat):
+            claim = [(held.id, held.token)]
+            if current is None or (held.id, held.token) != (current.job_id, current.token):
+                self._pool.settle(claim, Verdict.RETURN)
+            elif self._stop_by is not None and isinstance(code, str):
+                self._pool.settle(claim, Verdict.RETURN, code)
+            elif held.cancel_requested:
+                self._pool.settle(claim, Verdict.CANCEL, "cancelled while running")
+            else:
+                self._pool.settle(claim, Verdict.FAIL, self._obituary(child, code))
+
+    def _obituary(self, child: subprocess.Popen[bytes], code: int | str) -> str:
+        memory = f"{self._memory_mb:.0f} MB when last seen"
+        if isinstance(code, str):
+            return f"killed: {code} ({memory})"
+        if code == -signal.SIGKILL:
+            return (
+                f"process {child.pid} was killed by SIGKILL, as the kernel does when memory ends ({memory})"
+            )
+        if code < 0:
+            return f"process {child.pid} died of {signal.Signals(-code).name} ({memory})"
+        return f"process {child.pid} exited with {code} in the middle of the job ({memory})"
+
+    def _beat_until_ended(self) -> None:
+        next_beat = next_look = 0.0
+        next_check = time.monotonic() + SAFETY_CHECK.total_seconds()
+        pause = min(self._options.heartbeat, _CANCEL_POLL_S)
+        while not self._ended.wait(max(0.0, min(next_beat, next_look) - time.monotonic())):
+            now = time.monotonic()
+            next_look = now + pause
+            try:
+                self._look_after_claims()
+                if now >= next_beat:
+                    next_beat = now + self._options.heartbeat
+                    self._beat()
+                if now >= next_check:
+                    next_check = now + SAFETY_CHECK.total_seconds()
+                    self._check()
+            except TryLater as away:
+                log.warning("%s", away)
+
+    def _beat(self) -> None:
+        current = self._slot.current
+        told = {
+            "current_task_id": current.job_id if current else None,
+            "memory_mb": round(self._memory_mb, 1),
+            "pin": self._options.pin,
+        }
+        if self._jobs.registration.heartbeat(self._options.worker_id, told) is WorkerStatus.LOST:
+            self._lost.set()
+
+    def _look_after_claims(self) -> None:
+        before = self._slot.current
+        held = self._pool.extend(self._options.worker_id, 2 * self._options.heartbeat)
+        if before is None or self._slot.current != before:
+            return
+        mine = {(claim.id, claim.token): claim for claim in held}.get((before.job_id, before.token))
+        if mine is None:
+            self._abandoned = before
+        elif mine.cancel_requested and not self._slot.cancelled(mine.id):
+            self._cancel_by = (mine.id, time.monotonic() + _CANCEL_GRACE_S)
+            self._slot.cancel(mine.id)
+
+    def _check(self) -> None:
+        """The pool's safety net: every boot, and now and then, somebody looks after the others."""
+        if self._launch is not None:
+            check(self._jobs, self._options.pool, self._launch, self._clock, self._options.stale_after)
+
+    def _asked_to_stop(self, *_: object) -> None:
+        if self._stop_by is None:
+            self._stop_by = time.monotonic() + self._options.drain
+            self._slot.stop()
+
+
+def _rss_mb(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()
+    except OSError:
+        return 0.0  # it ended between the look and the read
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m worker jobs", description="Run jobs of one pool.")
+    parser.add_argument("--pool", required=True)
+    parser.add_argument("--url", default=os.environ.get("MUSTER_JOBS_URL", "sqlite:///.muster/jobs.db"))
+    parser.add_argument("--worker-id", help="the id reserved for this worker; a new one by default")
+    parser.add_argument("--max-jobs", type=int, help="leave after this many; by default drain until idle")
+    parser.add_argument("--idle-exit", type=float, default=IDLE_EXIT.total_seconds(), help="seconds")
+    parser.add_argument("--heartbeat", type=float, default=HEARTBEAT.total_seconds(), help="seconds")
+    parser.add_argument("--stale-after", type=float, help="seconds; twice the heartbeat by default")
+    parser.add_argument(
+        "--time-limit", type=float, default=TIME_LIMIT.total_seconds(), help="seconds per job"
+    )
+    parser.add_argument("--memory-limit-mb", type=float, default=0.0, help="kill a job above; 0 is no limit")
+    parser.add_argument(
+        "--drain", type=float, default=DRAIN_GRACE.total_seconds(), help="seconds after SIGTERM"
+    )
+    parser.add_argument("--batch", type=int, default=1, help="jobs claimed at once; more for tiny jobs")
+    parser.add_argument("--capability", action="append", default=[])
+    parser.add_argument("--processor", action="append", default=[], metavar="TYPE=MODULE:FUNCTION")
+    parser.add_argument("--results", type=Path, default=Path(".muster/results"))
+    parser.add_argument("--pin", help="the image or task definition this worker was started from")
+    parser.add_argument("--no-launch", action="store_true", help="do not look after the pool's other workers")
+    options = parser.parse_args(argv)
+    wrong = [given for given in options.processor if "=" not in given or ":" not in given]
+    if wrong:
+        parser.error(f"--processor {wrong[0]}: write TYPE=MODULE:FUNCTION")
+    options.processors = {**PROCESSORS, **dict(given.split("=", 1) for given in options.processor)}
+    options.worker_id = options.worker_id or f"{options.pool}-{uuid.uuid4().hex[:12]}"
+    if options.stale_after is None:
+        options.stale_after = 2 * options.heartbeat
+    return options
+
+
+def same_options(argv: list[str]) -> tuple[str, ...]:
+    """What a worker started by this one is told: the same, but who it is and where it works."""
+    kept: list[str] = []
+    skip = False
+    for word in argv:
+        own = word.split("=")[0] in ("--pool", "--url", "--worker-id", "--pin")
+        if not own and not skip:
+            kept.append(word)
+        skip = own and "=" not in word
+    return tuple(kept)
+
+
+def main(argv: list[str]) -> int:
+    options = parse(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    launch = None if options.no_launch else ProcessLauncher(options.url, same_options(argv))
+    return JobWorker(options, launch).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
