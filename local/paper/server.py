@@ -95,7 +95,10 @@ class PaperServer:
             listener.listen(1024)
             sys.stdout.write(json.dumps({"url": f"http://{host}:{port}"}) + "\n")
             sys.stdout.flush()
-            self._uvicorn.run(sockets=[listener])
+            try:
+                self._uvicorn.run(sockets=[listener])
+            finally:
+                self._book.close()
 
     def _app(self) -> Starlette:
         def of_account(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
