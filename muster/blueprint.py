@@ -222,6 +222,8 @@ SWEEP_BATCH_USERS = 2500
 #: A sweep longer than this eats into the next one.
 SWEEP_ALARM = timedelta(seconds=45)
 SWEEP_LOCK = FN_MAINTENANCE.timeout
+#: How long the next sweep may ask what this one found.
+SWEEP_MEMORY = timedelta(minutes=10)
 
 #: Timeline entries kept per user for `explain`.
 HISTORY_LENGTH = 12

@@ -18,6 +18,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ReadOnlyError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from muster.blueprint import REPLICA_WAIT
 from muster.errors import TryLater
 
 T = TypeVar("T")
@@ -27,7 +28,10 @@ _LUA = Path(__file__).parent / "lua"
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[T]):
-    """One atomic step: a Lua file, or one plain command when `script` is None."""
+    """One atomic step: a Lua file, or one plain command when `script` is None.
+
+    A `_prelude.lua` in the script's folder is put before it: functions that several steps share.
+    """
 
     script: Path | None
     keys: tuple[str, ...]
@@ -47,7 +51,10 @@ def command(*words: Any, parse: Callable[[Any], T]) -> Step[T]:
 
 @cache
 def _source(script: Path) -> tuple[str, str]:
-    text = script.read_text(encoding="utf-8")
+    prelude = script.with_name("_prelude.lua")
+    text = (prelude.read_text(encoding="utf-8") if prelude.exists() else "") + script.read_text(
+        encoding="utf-8"
+    )
     return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -76,12 +83,28 @@ class Store:
     written so that running it again is safe.
     """
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, *, wait_replica: bool = False) -> None:
         self.client = client
+        self._wait_replica = wait_replica
+        #: Durable steps that no replica had confirmed in time, on a store that can lose writes.
+        self.unconfirmed = 0
 
     def one(self, step: Step[T]) -> T:
         """Run one step in one round trip."""
         return self.run(step)[0]  # type: ignore[no-any-return]
+
+    def run_durably(self, *steps: Step[Any]) -> list[Any]:
+        """As `run`, for the steps that fence: where the store can lose writes, wait for a replica too.
+
+        WAIT rides in the same round trip. It bounds the loss of a failover; it does not exclude it.
+        """
+        if not self._wait_replica or not steps:
+            return self.run(*steps)
+        *answers, replicas = self.run(
+            *steps, command("WAIT", 1, round(REPLICA_WAIT.total_seconds() * 1000), parse=int)
+        )
+        self.unconfirmed += replicas < 1
+        return answers
 
     def run(self, *steps: Step[Any]) -> list[Any]:
         """Run the steps in one round trip; their parsed answers, in order."""

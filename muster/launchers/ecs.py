@@ -14,7 +14,7 @@ from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
 from muster.blueprint import DESCRIBE_TASKS_MAX, ECS_MUTATE, ECS_READ, LIST_TASKS_PAGE, CallBucket
 from muster.errors import Refused, TryLater
-from muster.launchers.port import Launch, TaskDied, TaskKind, TaskStatus, TaskView, identity
+from muster.launchers.port import Launch, NewAttempt, TaskDied, TaskKind, TaskStatus, TaskView, identity
 
 Budget = Callable[[CallBucket, int], None]
 
@@ -100,9 +100,9 @@ class EcsLauncher:
                 raise _translated(error, "RunTask") from error
             return self._adopt(error.response["resourceIds"][0])
         if not answer.get("tasks"):
-            # Not reliable: a task may exist all the same. The next call carries the same token, so
-            # it finds that task instead of starting a second one.
-            raise TryLater(f"ECS started no task for {launch.owner}: {_reasons(answer)}; ask again")
+            # Not reliable: a task may exist all the same. It has the right epoch, so it may still win the
+            # mark; the token is used up, because ECS repeats its original answer for it.
+            raise NewAttempt(f"ECS started no task for {launch.owner}: {_reasons(answer)}; ask again")
         task = answer["tasks"][0]
         if task.get("desiredStatus") == "STOPPED" or _status(task) is TaskStatus.STOPPED:
             raise TaskDied(task["taskArn"], task.get("stoppedReason"))
@@ -143,6 +143,20 @@ class EcsLauncher:
                 if not page.get("nextToken"):
                     break
                 request["nextToken"] = page["nextToken"]
+
+    def tasks_on(self, instance: str) -> list[str]:
+        """Every task on one container instance, also what somebody else started: the caller knows its own."""
+        request = {"cluster": self._cluster, "containerInstance": instance, "maxResults": LIST_TASKS_PAGE}
+        found: list[str] = []
+        while True:
+            try:
+                page = self._call(ECS_READ, self._client.list_tasks, **request)
+            except ClientError as error:
+                raise _translated(error, "ListTasks") from error
+            found += page["taskArns"]
+            if not page.get("nextToken"):
+                return found
+            request["nextToken"] = page["nextToken"]
 
     def _describe_hundred(self, task_ids: list[str]) -> dict[str, TaskView]:
         try:

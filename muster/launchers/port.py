@@ -39,8 +39,12 @@ class TaskStatus(StrEnum):
     UNKNOWN = "unknown"  #: we could not ask (throttled, unreachable); never a reason to act
 
 
-class TaskDied(TryLater):
-    """The task of this token has already ended and the token can start no other: use `attempt + 1`."""
+class NewAttempt(TryLater):
+    """This token is used up: the service would only repeat its old answer. Use `attempt + 1`."""
+
+
+class TaskDied(NewAttempt):
+    """The task of this token has already ended."""
 
     def __init__(self, dead_task: str, why: str | None = None) -> None:
         super().__init__(
@@ -57,7 +61,7 @@ class Launch:
     kind: TaskKind
     owner: str  #: user id, pool name or job pool name
     epoch: int = 0  #: fencing number of a user start; 0 for pool and job workers
-    attempt: int = 0  #: raised after `TaskDied`
+    attempt: int = 0  #: raised after `NewAttempt`
     launch_id: str = ""  #: pool and job launches: the reservation this launch fills
     env: Mapping[str, str] = field(default_factory=dict, hash=False)  #: extra, without secrets
     image: str | None = None  #: pinned task definition (jobs); a local process has only one
@@ -103,9 +107,10 @@ class Launcher(Protocol):
         """Start the task of `launch` and return its id, without waiting until it runs.
 
         Idempotent per token: the same token returns the same task, also after a crash of the caller
-        or a lost answer, so a caller that is not sure simply asks again. Raises `TaskDied` when that
-        task has ended, `TryLater` when it may work later (throttle, no capacity, unreachable; a task
-        may exist all the same), `Refused` when it can never work.
+        or a lost answer, so a caller that is not sure simply asks again. Raises `NewAttempt` when this
+        token can start nothing any more (its task has ended, or the service said that it failed),
+        other `TryLater` when the same launch may work later (throttle, no capacity, unreachable; a
+        task may exist all the same), `Refused` when it can never work.
         """
         ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -54,13 +55,21 @@ def leaders(variables: Mapping[str, str]) -> Iterator[tuple[int, dict[str, str]]
         if stat is None or stat[0] in "ZX" or int(stat[3]) != pid:
             continue
         try:
-            raw = (entry / "environ").read_bytes()
+            raw = _environ(entry)
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue  # it ended while we looked, or it is not ours
         pairs = (os.fsdecode(item).partition("=") for item in raw.split(b"\0") if item)
         environ = {name: value for name, _, value in pairs}
         if all(environ.get(name) == value for name, value in variables.items()):
             yield pid, environ
+
+
+def _environ(entry: Path) -> bytes:
+    """The raw environment. Empty for an instant after exec, until the kernel has laid it out: look again."""
+    deadline = time.monotonic() + 0.1
+    while not (raw := (entry / "environ").read_bytes()) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return raw
 
 
 def _stat(pid: int) -> list[str] | None:

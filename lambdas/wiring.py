@@ -1,0 +1,109 @@
+"""Builds what the handlers need, once per process, from the environment.
+
+The local engine calls `use` with its own parts before it imports a handler; on AWS nothing is called and the
+first invocation builds everything from the variables the stack has set.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from muster.budget import CallBudget, Priority
+from muster.claims import ClaimChannel, SqsChannel, ValkeyChannel
+from muster.clients import aws_client, valkey_client
+from muster.clock import SystemClock
+from muster.deps import Deps
+from muster.errors import TryLater
+from muster.maintenance import Batch
+from muster.queues import SqsCommands
+from muster.settings import Settings
+from muster.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """The parts of one process. `deps` differs by priority: who pays how much of the call budget."""
+
+    settings: Settings
+    sqs: Any
+    deps: Callable[[Priority], Deps]
+    #: Start these batches of a sweep, asynchronously and in parallel.
+    invoke_batches: Callable[[Sequence[Batch]], None]
+    #: Task ids on one container instance (draining).
+    tasks_on: Callable[[str], list[str]]
+
+
+_wiring: Wiring | None = None
+
+
+def use(wiring: Wiring) -> None:
+    """Let the handlers of this process work with these parts."""
+    global _wiring
+    _wiring = wiring
+
+
+def wired() -> Wiring:
+    """The parts of this process, built at the first call."""
+    if _wiring is None:
+        use(from_settings(Settings.from_env(os.environ)))
+    assert _wiring is not None
+    return _wiring
+
+
+def from_settings(settings: Settings) -> Wiring:
+    """The parts of a function on AWS."""
+    from muster.launchers.ecs import EcsLauncher, ecs_client
+
+    store = Store(valkey_client(settings), wait_replica=settings.valkey_wait_replica)
+    sqs, functions = aws_client(settings, "sqs"), aws_client(settings, "lambda")
+    ecs = ecs_client(settings.region, settings.aws_endpoint or None)
+
+    def launcher(priority: Priority) -> EcsLauncher:
+        return EcsLauncher(
+            ecs,
+            settings.cluster,
+            settings.task_definition,
+            settings.capacity_provider,
+            settings.container,
+            CallBudget(store, priority),
+        )
+
+    def deps(priority: Priority) -> Deps:
+        return Deps(
+            store=store,
+            launcher=launcher(priority),
+            channel=claim_channel(settings, store.client, sqs),
+            commands=SqsCommands(sqs, settings.queue_worker_control),
+            clock=SystemClock(),
+            pool=settings.pool,
+            version=settings.version,
+            wake_pool=lambda: _invoke(functions, settings.fn_pool_manager, {"source": "muster.claim"}),
+        )
+
+    def invoke_batches(batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            _invoke(
+                functions, settings.fn_maintenance_worker, {"source": "muster.sweep", "batch": asdict(batch)}
+            )
+
+    return Wiring(settings, sqs, deps, invoke_batches, launcher(Priority.REPAIR).tasks_on)
+
+
+def claim_channel(settings: Settings, valkey: Any, sqs: Any) -> ClaimChannel:
+    if settings.claim_channel == "valkey":
+        return ValkeyChannel(valkey, settings.pool)
+    return SqsChannel(sqs, settings.queue_pool_claim)
+
+
+def _invoke(functions: Any, name: str, event: dict[str, Any]) -> None:
+    """Asynchronous invoke. A refusal is not swallowed: whoever depends on it fails and is seen to."""
+    try:
+        functions.invoke(FunctionName=name, InvocationType="Event", Payload=json.dumps(event).encode())
+    except (BotoCoreError, ClientError) as away:
+        raise TryLater(f"{name} could not be invoked ({away}); the schedule tries again") from away

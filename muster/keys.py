@@ -1,0 +1,142 @@
+"""Names of everything in Valkey, once. `{...}` is a literal hash tag: one user's keys share a slot.
+
+Scripts get every key they touch in KEYS; none builds a name of its own.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from muster.blueprint import INDEX_BUCKETS
+
+#: Pub/sub channel for SHUTDOWN and RESTART.
+CONTROL = "worker:control"
+#: Pub/sub channel on which the local pollers are told that a queue has something.
+NUDGE = "muster:nudge"
+#: Pub/sub channel of what happened, for whoever watches (the API's event stream).
+EVENTS = "muster:events"
+
+
+def desired(user: str) -> str:
+    return f"worker:desired:{{{user}}}"
+
+
+def epoch(user: str) -> str:
+    return f"worker:epoch:{{{user}}}"
+
+
+def active(user: str) -> str:
+    return f"worker:active:{{{user}}}"
+
+
+def starting(user: str) -> str:
+    return f"worker:starting:{{{user}}}"
+
+
+def state(user: str) -> str:
+    return f"worker:state:{{{user}}}"
+
+
+def inbox(user: str) -> str:
+    return f"worker:inbox:{{{user}}}"
+
+
+def restarting(user: str) -> str:
+    return f"worker:restarting:{{{user}}}"
+
+
+def history(user: str) -> str:
+    return f"worker:history:{{{user}}}"
+
+
+def user_keys(user: str) -> tuple[str, ...]:
+    """The keys of one user's life, in the order every lifecycle script takes them."""
+    return desired(user), epoch(user), active(user), starting(user), history(user), state(user)
+
+
+def task_owner(task_id: str) -> str:
+    """Whose task this is: a task's event names only the task."""
+    return f"task:owner:{{{task_id}}}"
+
+
+def bucket_of(user: str) -> int:
+    """The index bucket of a user: spread evenly, the same for ever."""
+    return int.from_bytes(blake2b(user.encode(), digest_size=2).digest(), "big") % INDEX_BUCKETS
+
+
+def index(bucket: int) -> str:
+    return f"users:index:{bucket:02x}"
+
+
+def pool_idle(pool: str) -> str:
+    return f"pool:idle:{{{pool}}}"
+
+
+def pool_outstanding(pool: str) -> str:
+    return f"pool:outstanding:{{{pool}}}"
+
+
+def pool_launching(pool: str) -> str:
+    """zset launch_id -> deadline: launched, not reported yet. What keeps the pool from overshooting."""
+    return f"pool:launching:{{{pool}}}"
+
+
+def pool_tasks(pool: str) -> str:
+    """hash launch_id or worker_id -> task_id, so that the sweep knows every task of the pool."""
+    return f"pool:tasks:{{{pool}}}"
+
+
+def pool_versions(pool: str) -> str:
+    """hash worker_id -> version: a claim counts only the idle workers that can take it."""
+    return f"pool:versions:{{{pool}}}"
+
+
+def pool_config(pool: str) -> str:
+    """hash target, version: what the pool should be."""
+    return f"pool:config:{{{pool}}}"
+
+
+def pool_claims(pool: str) -> str:
+    """list of claims: the Valkey claim channel."""
+    return f"pool:claims:{{{pool}}}"
+
+
+def pool_wake(pool: str, worker_id: str) -> str:
+    """list: something here ends this worker's blocking wait for a claim."""
+    return f"pool:wake:{{{pool}}}:{worker_id}"
+
+
+def pool_member(pool: str, worker_id: str) -> str:
+    return f"pool:member:{{{pool}}}:{worker_id}"
+
+
+def pool_keys(pool: str) -> tuple[str, ...]:
+    """The keys of one pool, in the order every pool script takes them."""
+    return (
+        pool_idle(pool),
+        pool_outstanding(pool),
+        pool_launching(pool),
+        pool_tasks(pool),
+        pool_versions(pool),
+        pool_config(pool),
+    )
+
+
+def budget(bucket: str) -> str:
+    return f"budget:{{{bucket}}}"
+
+
+#: Fenced run of the sweep coordinator.
+SWEEP_RUN = "sweep:{sweep}:run"
+#: hash task_id -> first seen unknown (ms): tasks nobody claimed in the last whole sweep.
+SWEEP_SUSPECTS = "sweep:{sweep}:suspects"
+
+
+def sweep_listed(run: str) -> str:
+    """set of listed task ids of one sweep that no owner has claimed yet."""
+    return f"sweep:{{sweep}}:listed:{run}"
+
+
+def sweep_done(run: str) -> str:
+    """set of batches of one sweep that have finished."""
+    return f"sweep:{{sweep}}:done:{run}"

@@ -1,0 +1,98 @@
+"""The warm pool: count, fill, trim, replace old versions. It never holds more than its target.
+
+`plan_pool` counts the living, reserves the missing places and takes the superfluous workers out, in one
+atomic step; this module does what the plan says. A place is held by its launch id until the worker reports
+or the deadline passes, so two managers, a slow launch or a lost answer cannot overshoot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from muster import keys, steps
+from muster.deps import Deps
+from muster.errors import MusterError, TryLater
+from muster.launchers.port import Launch, TaskKind
+from muster.store import command, fields
+
+#: Most launches of one run: the rest comes with the next, so that a refill cannot eat the whole call budget.
+MOST_LAUNCHES = 50
+
+
+@dataclass(frozen=True, slots=True)
+class PoolReport:
+    """What a run of the manager found and did."""
+
+    target: int
+    idle: int
+    launching: int
+    outstanding: int
+    launched: int
+    retired: int
+    overdue: int
+    #: The first launch that failed, if any; its place is free for the next run.
+    trouble: str = ""
+
+
+def manage(deps: Deps, target: int, run_id: str) -> PoolReport:
+    """Bring the pool to `target` workers of the current version. `run_id` must be new for every run."""
+    plan = deps.store.one(steps.plan_pool(deps.pool, target, deps.version, run_id, MOST_LAUNCHES))
+    for _, task_id in (*plan.retired, *plan.overdue):
+        if task_id:
+            _stop(deps, task_id, "the pool does not need this worker")
+    launched, trouble, answers = 0, "", []
+    for launch_id in plan.launch_ids:
+        if trouble:
+            answers.append(steps.bind_launch(deps.pool, launch_id, ""))
+            continue
+        try:
+            task_id = deps.launcher.run(Launch(TaskKind.POOL, deps.pool, launch_id=launch_id))
+        except MusterError as error:
+            # The place is freed although a lost answer may still bring a worker: it would find no place
+            # and leave again, which is better than a place held for a worker that never comes.
+            trouble, task_id = str(error), ""
+        else:
+            launched += 1
+        answers.append(steps.bind_launch(deps.pool, launch_id, task_id))
+    deps.store.run(*answers)
+    return PoolReport(
+        target=target,
+        idle=plan.idle,
+        launching=plan.launching + launched,
+        outstanding=plan.outstanding,
+        launched=launched,
+        retired=len(plan.retired),
+        overdue=len(plan.overdue),
+        trouble=trouble,
+    )
+
+
+def target_of(deps: Deps, default: int) -> int:
+    """The target an operator has set, else the deployment's own."""
+    wanted = deps.store.one(command("HGET", keys.pool_config(deps.pool), "wanted", parse=lambda reply: reply))
+    return int(wanted) if wanted is not None else default
+
+
+def set_target(deps: Deps, target: int) -> None:
+    """An operator's wish; kept until the next one."""
+    deps.store.one(command("HSET", keys.pool_config(deps.pool), "wanted", target, parse=int))
+
+
+def task_stopped(deps: Deps, task_id: str) -> bool:
+    """A task ended. If it was an idle or launching pool worker, free its place now; True if it was."""
+    tasks = deps.store.one(command("HGETALL", keys.pool_tasks(deps.pool), parse=fields))
+    freed = [
+        step
+        for member, task in tasks.items()
+        if task == task_id
+        for step in (steps.leave_pool(deps.pool, member), steps.bind_launch(deps.pool, member, ""))
+    ]
+    deps.store.run(*freed)
+    return bool(freed)
+
+
+def _stop(deps: Deps, task_id: str, reason: str) -> None:
+    try:
+        deps.launcher.stop(task_id, reason)
+    except TryLater:
+        return  # it is out of the semaphore already; it leaves at its next beat, or the orphan check stops it
