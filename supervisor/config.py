@@ -28,6 +28,7 @@ def _importable(reference: str) -> str:
     module, _, name = reference.partition(":")
     if not module or not name:
         raise ValueError("write it as 'package.module:name'")
+    importlib.invalidate_caches()  # a reload may name a module that was written a moment ago
     try:
         found = importlib.util.find_spec(module)
     except (ImportError, ValueError) as bad:
@@ -80,15 +81,14 @@ def load(path: Path) -> dict[str, Spec]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as bad:
         raise Refused(f"{path} cannot be read: {bad}") from bad
     except ValidationError as bad:
-        places = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in bad.errors())
+        first = bad.errors()[:5]  # the rest is mostly the same mistake again
+        places = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in first)
         raise Refused(f"{path} is not valid: {places}") from bad
     specs: dict[str, Spec] = {}
     for entry in content.workers:
         strategy = entry.strategy or content.strategy
         if strategy is None:
-            raise Refused(
-                f"{path} is not valid: {entry.key} has no strategy, and there is no default"
-            )
+            raise Refused(f"{path} is not valid: {entry.key} has no strategy, and there is no default")
         if entry.key in specs:
             raise Refused(f"{path} is not valid: {entry.key} is listed twice")
         specs[entry.key] = Spec(

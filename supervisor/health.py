@@ -139,5 +139,5 @@ def _gone(seen: Seen, now: float, limits: Limits) -> Verdict:
         pause = limits.backoff(failures)
         return Verdict(Act.NOTHING, f"exited; next try in {pause:g} s", failures, now + pause)
     if now < seen.retry_at:
-        return Verdict(Act.NOTHING, f"next try in {seen.retry_at - now:.0f} s", seen.failures, seen.retry_at)
+        return Verdict(Act.NOTHING, "waiting for its next try", seen.failures, seen.retry_at)
     return Verdict(Act.SPAWN, f"try {seen.failures} of {limits.give_up_after}", seen.failures)

@@ -76,7 +76,6 @@ async def _live(key: str, environment: Mapping[str, str]) -> int:
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    sys.path.insert(0, os.getcwd())
     try:
         code = asyncio.run(_live(sys.argv[1], os.environ))
     except TryLater as away:
