@@ -16,7 +16,7 @@ import pytest
 
 from muster.launchers.port import Launch, TaskKind, TaskStatus, TaskView
 from muster.launchers.process import ProcessLauncher
-from muster.launchers.procfs import born, leaders, spawn
+from muster.launchers.procfs import born, leaders
 
 USER = Launch(TaskKind.USER, "u1", epoch=7)
 POLITE = ("sh", "-c", "trap 'exit 0' TERM; echo ready; sleep 300 & wait")
@@ -190,16 +190,6 @@ def test_a_stop_begun_by_a_dead_control_process_is_carried_through(
 
     assert workers(tmp_path) == []
     assert (exits[0].task_id, exits[0].stopped_reason) == (task_id, "the owner asked for none")
-
-
-def test_a_worker_is_found_from_its_first_instant_on(adopt: Adopt, tmp_path: Path) -> None:
-    env = {"PATH": os.environ["PATH"], "MUSTER_TASK_FOLDER": str(tmp_path)}
-    adopt()  # removes what is started here
-    for _ in range(100):  # right after exec, about 3 in 100 show an empty environment
-        pid = spawn(POLITE, env, tmp_path / "log", tmp_path)
-        assert workers(tmp_path) == [pid]
-        os.killpg(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
 
 
 def test_fifty_workers_survive_five_control_processes(adopt: Adopt, tmp_path: Path) -> None:

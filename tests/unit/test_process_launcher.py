@@ -304,6 +304,23 @@ def test_a_process_that_only_has_the_pid_of_a_task_is_left_alone(
     assert born(pid) is not None
 
 
+def test_a_task_is_found_also_in_the_instant_when_its_environment_still_reads_empty(
+    open_launcher: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = open_launcher()
+    pid = launcher.pid(launcher.run(USER))
+    environ = Path(f"/proc/{pid}/environ")
+    read_bytes = Path.read_bytes
+    early = [b"", b""]  # what the kernel shows right after exec
+
+    def read_early(path: Path) -> bytes:
+        return early.pop() if path == environ and early else read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_early)
+
+    assert [pid for pid, _ in leaders({"MUSTER_TASK_FOLDER": str(tmp_path)})] == [pid]
+
+
 def test_a_record_that_cannot_be_read_does_not_keep_the_launcher_from_starting(
     open_launcher: Open, tmp_path: Path
 ) -> None:
