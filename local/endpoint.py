@@ -35,6 +35,8 @@ SERVICES = ("sqs", "secretsmanager")
 #: EventBridge Scheduler gives no deduplication id of its own, so its FIFO target must take the content's.
 CONTENT_DEDUPLICATED = frozenset({ORDER_TASKS.name})
 
+#: How long the endpoint may take to save its queues and end: 0.1 s idle, 3 s with a long poll open.
+STOP_S = 20.0
 _POLL_S = 0.02
 #: Start times are told by the wall clock, which may be set a little between two readings.
 _SAME_START_S = 2.0
@@ -60,9 +62,10 @@ class LocalAws:
         """The endpoint's process, while there is one."""
         return self._process.pid if self._process else None
 
-    def start(self, timeout: float = 20.0) -> LocalAws:
-        """Adopt or start, and return when it answers. Raises `Refused` when the port is somebody else's."""
-        self.adopted = self._adopt(timeout)
+    def start(self, timeout: float = 30.0, adopt_timeout: float = 20.0) -> LocalAws:
+        """Adopt or start, and return when it answers. One that lives and says nothing for `adopt_timeout`
+        is ended and replaced. Raises `Refused` when the port is somebody else's."""
+        self.adopted = self._adopt(adopt_timeout)
         if not self.adopted:
             self._launch(timeout)
         # It has read what the last orderly stop saved. Kept any longer, that file would bring messages
@@ -70,7 +73,7 @@ class LocalAws:
         (self._state / "sqs.json").unlink(missing_ok=True)
         return self
 
-    def stop(self, timeout: float = 10.0) -> None:
+    def stop(self, timeout: float = STOP_S) -> None:
         """End the endpoint and save its queues for the next start. Does nothing when it has ended."""
         for client in self._clients.values():
             client.close()
@@ -135,7 +138,7 @@ class LocalAws:
         if not _lives(process):
             return False
         log.warning("the endpoint with pid %d does not answer: it is ended and replaced", process.pid)
-        _end(process, timeout)
+        _end(process, STOP_S)
         return False
 
     def _launch(self, timeout: float) -> None:
@@ -160,7 +163,7 @@ class LocalAws:
         # Written before it answers: an engine killed now would leave an endpoint that nobody knows.
         _write(self._record, {"pid": child.pid, "started": process.create_time(), "port": port})
         if not _wait_until_it_answers(process, port, timeout):
-            _end(process, timeout)
+            _end(process, STOP_S)
             self._record.unlink(missing_ok=True)
             raise RuntimeError(f"the local AWS endpoint did not answer on port {port}; see {log_file}")
         self._process, self.port = process, port
