@@ -137,6 +137,10 @@ class CycleWorker:
         """One round of the strategy. What it returns is published and stored; it must be JSON."""
         raise NotImplementedError("write 'async def cycle(self, ctx) -> dict' in your strategy")
 
+    async def pause(self, ctx: Context) -> None:
+        """What happens between two cycles; by default, sleep until the next is due."""
+        await ctx.rest()
+
     async def run(self) -> int:
         """Live: returns the exit code when asked to leave, or when the lock belongs to another process."""
         self._loop = asyncio.get_running_loop()
@@ -177,7 +181,7 @@ class CycleWorker:
             ctx = Context(self)
             while not self.stopping.is_set():
                 await self._one_cycle(ctx)
-                await self.rest()
+                await self.pause(ctx)
         finally:
             ear.end()
             self.heart.end()

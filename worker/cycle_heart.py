@@ -118,9 +118,17 @@ class Ear(threading.Thread):
         self._client, self._store, self._keys, self._key = client, store, keys, key
         self._shutdown, self._connected, self._timings = shutdown, connected, timings
         self._ended = threading.Event()
+        self._channel: Any = None
 
     def end(self) -> None:
+        """Stop listening; returns when the ear is closed."""
         self._ended.set()
+        if self._channel is not None:
+            try:
+                self._channel.unsubscribe()  # its answer ends the wait for a message
+            except RedisError as away:
+                _LOG.info("%s: the control channel was gone already: %s", self._key, away)
+        self.join()
 
     def run(self) -> None:
         while not self._ended.is_set():
@@ -133,8 +141,9 @@ class Ear(threading.Thread):
     def _listen(self) -> None:
         with self._client.pubsub() as channel:
             channel.subscribe(self._keys.control)
+            self._channel = channel
             while not self._ended.is_set():
-                message = channel.get_message(timeout=1.0)
+                message = channel.get_message(timeout=5.0)
                 if message is None:
                     continue
                 if message["type"] == "subscribe":

@@ -1,1 +1,1 @@
-"""A market to develop against: candles and pools by HTTP, the same for the same seed, with faults on demand."""
+"""A market to develop against: candles and pools by HTTP, one seed is one market, faults on demand."""

@@ -16,7 +16,7 @@ def allocate(analysis: Analysis, held: Mapping[str, float], params: Params) -> d
     Pools worth having share the exposure by their net APR, none above `max_weight`. A pool whose weight
     would move by less than `min_move` keeps the one it has: small moves cost more than they bring.
     """
-    worth = {s.pool: s.net_apr for s in analysis.scores if s.net_apr >= params.min_apr}
+    worth = {s.pool: s.net_apr for s in analysis.scores if s.net_apr > 0 and s.net_apr >= params.min_apr}
     target = _share(worth, EXPOSURE[analysis.regime], params.max_weight)
     kept = {
         pool: weight
@@ -29,7 +29,7 @@ def allocate(analysis: Analysis, held: Mapping[str, float], params: Params) -> d
 
 
 def _share(worth: Mapping[str, float], exposure: float, cap: float) -> dict[str, float]:
-    """Split `exposure` in proportion to worth, none above `cap`; what a capped pool leaves goes to the others."""
+    """Split `exposure` in proportion to worth, none above `cap`; what that leaves goes to the others."""
     weights: dict[str, float] = {}
     open_pools, left = dict(worth), exposure
     while open_pools and left > 1e-12:

@@ -15,6 +15,7 @@ from supervisor.strategy.pools import fetch_pools
 from supervisor.strategy.publish import publish
 from supervisor.strategy.record import last_positions, record
 from supervisor.strategy.sleep import sleep
+from supervisor.timings import MARKET_PORT
 from worker.cycle import Context, CycleWorker
 
 
@@ -25,7 +26,7 @@ class PairStrategy(CycleWorker):
 
     async def cycle(self, ctx: Context) -> dict[str, Any]:
         settings = dict(ctx.settings)
-        market = settings.pop("market")
+        market = settings.pop("market", f"http://127.0.0.1:{MARKET_PORT}")
         params = Params(**settings)
         if self._positions is None:
             self._positions = last_positions(ctx.db)
@@ -40,7 +41,8 @@ class PairStrategy(CycleWorker):
         ctx.progress("executing")
         changes = plan(self._positions, weights, params.capital)
         execute(changes, self._positions, params.capital, ctx.require_lock)
-        record(ctx.db, ctx.now(), analysis, weights, changes)
-        result = publish(ctx, analysis, weights, changes, params)
+        record(ctx.db, ctx.now(), analysis, self._positions, changes)
+        return publish(ctx, analysis, self._positions, changes, params)
+
+    async def pause(self, ctx: Context) -> None:
         await sleep(ctx)
-        return result

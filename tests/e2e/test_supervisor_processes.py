@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from supervised_host import PATIENCE, Host, until
 
 from local.valkey import embedded_valkey, free_port
 from supervisor import config
+from tests.e2e.supervised_host import PATIENCE, Host, until
 
 
 @pytest.fixture

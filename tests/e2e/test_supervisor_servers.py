@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 import redis
-from supervised_host import Host, until
 
 from local.valkey import embedded_valkey, free_port
+from tests.e2e.supervised_host import Host, until
 
 #: The server and what it links to, beyond what every Debian has. redis-tools holds the server's program.
 DEBIAN_PACKAGES = ("redis-tools", "libjemalloc2", "liblzf1", "libatomic1")
