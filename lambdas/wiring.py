@@ -10,10 +10,14 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from muster.brokers.connect import connect
+from muster.brokers.port import BadCredentials, Credentials
 from muster.budget import CallBudget, Priority
 from muster.claims import ClaimChannel, SqsChannel, ValkeyChannel
 from muster.clients import aws_client, valkey_client
@@ -21,6 +25,7 @@ from muster.clock import SystemClock
 from muster.deps import Deps
 from muster.errors import TryLater
 from muster.maintenance import Batch
+from muster.orders import FillCheck, OrderDeps
 from muster.queues import SqsCommands
 from muster.settings import Settings
 from muster.store import Store
@@ -37,6 +42,7 @@ class Wiring:
     invoke_batches: Callable[[Sequence[Batch]], None]
     #: Task ids on one container instance (draining).
     tasks_on: Callable[[str], list[str]]
+    orders: OrderDeps
 
 
 _wiring: Wiring | None = None
@@ -92,7 +98,47 @@ def from_settings(settings: Settings) -> Wiring:
                 functions, settings.fn_maintenance_worker, {"source": "muster.sweep", "batch": asdict(batch)}
             )
 
-    return Wiring(settings, sqs, deps, invoke_batches, launcher(Priority.REPAIR).tasks_on)
+    scheduler = aws_client(settings, "scheduler")
+
+    def plan(check: FillCheck, pause: timedelta) -> None:
+        """A one-shot schedule that puts the check on the queue: FIFO queues have no delay of their own."""
+        name = sha256(f"{check.user_id}|{check.order_id}|{check.look}".encode()).hexdigest()
+        at = datetime.now(UTC) + pause
+        try:
+            scheduler.create_schedule(
+                Name=name,
+                ScheduleExpression=f"at({at:%Y-%m-%dT%H:%M:%S})",
+                FlexibleTimeWindow={"Mode": "OFF"},
+                ActionAfterCompletion="DELETE",
+                Target={
+                    "Arn": settings.order_tasks_arn,
+                    "RoleArn": settings.scheduler_role_arn,
+                    "Input": check.model_dump_json(),
+                    "SqsParameters": {"MessageGroupId": check.order_id},
+                },
+            )
+        except scheduler.exceptions.ConflictException:
+            return  # a repeat of this check has planned it already
+        except (BotoCoreError, ClientError) as away:
+            raise TryLater(f"the next fill check could not be planned ({away})") from away
+
+    orders = OrderDeps(store, secrets_reader(aws_client(settings, "secretsmanager")), connect, plan)
+    return Wiring(settings, sqs, deps, invoke_batches, launcher(Priority.REPAIR).tasks_on, orders)
+
+
+def secrets_reader(secrets: Any) -> Callable[[str], Credentials]:
+    """Credentials by reference. What is read is never logged or kept."""
+
+    def read(reference: str) -> Credentials:
+        try:
+            text = secrets.get_secret_value(SecretId=reference)["SecretString"]
+        except secrets.exceptions.ResourceNotFoundException as missing:
+            raise BadCredentials(f"there is no secret {reference!r}; store it, then start again") from missing
+        except (BotoCoreError, ClientError) as away:
+            raise TryLater("Secrets Manager is away; the check comes back") from away
+        return Credentials.parse(text)
+
+    return read
 
 
 def claim_channel(settings: Settings, valkey: Any, sqs: Any) -> ClaimChannel:

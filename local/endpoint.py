@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 
 from local.valkey import free_port
-from muster.blueprint import ORDER_TASKS, QUEUES, Queue
+from muster.blueprint import QUEUES, Queue
 from muster.errors import Refused
 
 log = logging.getLogger(__name__)
@@ -31,9 +31,6 @@ log = logging.getLogger(__name__)
 REGION = "us-east-1"
 ACCOUNT = "000000000000"
 SERVICES = ("sqs", "secretsmanager")
-
-#: EventBridge Scheduler gives no deduplication id of its own, so its FIFO target must take the content's.
-CONTENT_DEDUPLICATED = frozenset({ORDER_TASKS.name})
 
 #: How long the endpoint may take to save its queues and end: 0.1 s idle, 3 s with a long poll open.
 STOP_S = 20.0
@@ -201,7 +198,7 @@ def attributes(queue: Queue) -> dict[str, str]:
         "MessageRetentionPeriod": str(int(queue.retention.total_seconds())),
     }
     if queue.fifo:
-        words["ContentBasedDeduplication"] = str(queue.name in CONTENT_DEDUPLICATED).lower()
+        words["ContentBasedDeduplication"] = str(queue.content_deduplication).lower()
     if queue.dead_letter:
         words["RedrivePolicy"] = json.dumps(
             {"deadLetterTargetArn": arn(queue.dead_letter), "maxReceiveCount": queue.max_receives}

@@ -54,6 +54,11 @@ class FolderLock:
         self._file = file
         return self
 
+    @property
+    def held(self) -> bool:
+        """Whether this object holds the folder."""
+        return self._file is not None
+
     def release(self) -> None:
         """Give the folder back. Does nothing when it is not held."""
         if self._file is not None:

@@ -1,8 +1,11 @@
-"""A real Valkey server of our own: started on a free port, stopped with us."""
+"""A real Valkey server of our own on loopback."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -11,7 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import redis
+
+from muster.errors import Refused
+
+#: Start times are told by the wall clock, which may be set a little between two readings.
+_SAME_START_S = 2.0
 
 
 def server_binary() -> str:
@@ -37,46 +46,55 @@ def free_port() -> int:
 
 
 class EmbeddedValkey:
-    """One server process on loopback. With `folder`, an append-only file there survives a SIGKILL."""
+    """One server process. With `persist`, an append-only file in `folder` survives a SIGKILL."""
 
     def __init__(self, folder: Path, port: int = 0, *, persist: bool = False, options: Sequence[str] = ()):
         self.folder = folder
-        self.port = port or free_port()
+        self.port = port
         self._persist = persist
         self._options = list(options)
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: psutil.Process | None = None
+        self._child: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self, timeout: float = 10.0) -> EmbeddedValkey:
-        """Start and wait until it answers PING."""
+        """Start and wait until it answers.
+
+        A persistent server outlives a killed owner: the workers keep their marks on it meanwhile. So the
+        one that still lives on this folder is adopted, on whichever port it has.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
-        command = [
-            server_binary(),
-            "--port",
-            str(self.port),
-            "--bind",
-            "127.0.0.1",
-            "--dir",
-            str(self.folder),
-        ]
-        command += ["--save", "", "--daemonize", "no", "--loglevel", "warning", "--maxclients", "10000"]
+        if self._persist and self._adopt():
+            return self
+        self.port = self.port or free_port()
+        if _in_use(self.port):
+            raise Refused(
+                f"port {self.port} is in use by another program: choose another with --valkey-port, 0 for any"
+            )
+        words = [server_binary(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        words += ["--save", "", "--daemonize", "no", "--loglevel", "warning", "--maxclients", "10000"]
         if self._persist:
-            command += ["--appendonly", "yes", "--appendfsync", "everysec"]
+            words += ["--appendonly", "yes", "--appendfsync", "everysec"]
         with (self.folder / "valkey.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                command + self._options,
+            self._child = subprocess.Popen(
+                words + self._options,
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
+        self.process = psutil.Process(self._child.pid)
+        if self._persist:
+            told = {"pid": self.process.pid, "started": self.process.create_time(), "port": self.port}
+            self._record.write_text(json.dumps(told), encoding="utf-8")
         self.wait(timeout)
         return self
 
     def wait(self, timeout: float = 10.0) -> None:
+        """Return when it answers; reading its file at the start counts as not yet."""
         deadline = time.monotonic() + timeout
         client = redis.Redis(port=self.port, socket_timeout=1)
         try:
@@ -85,7 +103,7 @@ class EmbeddedValkey:
                     client.ping()
                     return
                 except redis.RedisError:
-                    if self.process is not None and self.process.poll() is not None:
+                    if not self.alive:
                         raise RuntimeError(
                             f"Valkey did not start on port {self.port}; see {self.folder / 'valkey.log'}"
                         ) from None
@@ -95,22 +113,61 @@ class EmbeddedValkey:
         finally:
             client.close()
 
+    @property
+    def alive(self) -> bool:
+        try:
+            return self.process is not None and self.process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
     def kill(self) -> None:
         """SIGKILL, as a power cut would."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
+        self._end(signal.SIGKILL)
 
     def stop(self) -> None:
         """SIGTERM: writes what it has, then ends."""
-        if self.process is not None:
-            self.process.terminate()
-            self.process.wait(timeout=10)
-            self.process = None
+        self._end(signal.SIGTERM)
 
     def client(self, **options: Any) -> redis.Redis:
         return redis.Redis(port=self.port, decode_responses=True, **options)
+
+    @property
+    def _record(self) -> Path:
+        return self.folder / "valkey.json"
+
+    def _adopt(self) -> bool:
+        try:
+            told = json.loads(self._record.read_text(encoding="utf-8"))
+            process = psutil.Process(told["pid"])
+            same = abs(process.create_time() - told["started"]) < _SAME_START_S
+        except (FileNotFoundError, ValueError, KeyError, psutil.NoSuchProcess):
+            return False
+        if not same or process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        self.process, self.port = process, told["port"]
+        self.wait()
+        return True
+
+    def _end(self, number: signal.Signals) -> None:
+        if self.process is None:
+            return
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self.process.send_signal(number)
+            if self._child is not None:
+                self._child.wait(timeout=20)
+            else:
+                self.process.wait(timeout=20)
+        self.process = self._child = None
+
+
+def _in_use(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
 
 
 @contextmanager

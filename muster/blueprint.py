@@ -23,6 +23,8 @@ class Queue:
     group: str | None = None
     dead_letter: str | None = None
     max_receives: int | None = None
+    #: EventBridge Scheduler gives no deduplication id of its own, so its FIFO target must take the content's.
+    content_deduplication: bool = False
 
 
 WORKER_CONTROL_DLQ = Queue("worker-control-dlq.fifo", True, timedelta(seconds=90), timedelta(days=14))
@@ -38,7 +40,14 @@ WORKER_CONTROL = Queue(
     3,
 )
 ORDER_TASKS = Queue(
-    "order-tasks.fifo", True, timedelta(seconds=180), timedelta(days=1), "order_id", ORDER_TASKS_DLQ.name, 3
+    "order-tasks.fifo",
+    True,
+    timedelta(seconds=180),
+    timedelta(days=1),
+    "order_id",
+    ORDER_TASKS_DLQ.name,
+    3,
+    True,
 )
 #: Short retention and no dead-letter queue: an unclaimed claim is stale, the sweep starts the user again.
 POOL_CLAIM = Queue("pool-claim", False, timedelta(seconds=10), timedelta(minutes=5))

@@ -41,6 +41,11 @@ def inbox(user: str) -> str:
     return f"worker:inbox:{{{user}}}"
 
 
+def order(user: str, order_id: str) -> str:
+    """hash: the truth about one order, as the broker told it."""
+    return f"order:{{{user}}}:{order_id}"
+
+
 def restarting(user: str) -> str:
     return f"worker:restarting:{{{user}}}"
 

@@ -40,6 +40,9 @@ class Settings:
     version: str = "dev"
     fn_maintenance_worker: str = ""
     fn_pool_manager: str = ""
+    #: Where one-shot schedules of fill checks go, and the role that may put them there.
+    order_tasks_arn: str = ""
+    scheduler_role_arn: str = ""
     region: str = "us-east-1"
     aws_endpoint: str = ""
 

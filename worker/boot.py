@@ -71,9 +71,12 @@ def main() -> int:
 
 def serve(me: Me, given: Assignment, session: Any, stopping: threading.Event) -> Exit:
     """Act for the user until told to stop; let go of the mark last."""
-    control = Control(
-        me.store.client, given, lambda why: (_log(f"told to stop: {why}"), stopping.set()), me.log
-    )
+
+    def stop(why: str) -> None:
+        _log(f"told to stop: {why}")
+        stopping.set()
+
+    control = Control(me.store.client, given, stop, me.log)
     state = {"phase": Phase.CONNECTING.value, "pid": os.getpid(), "host": me.host, "worker_id": me.worker_id}
     ctx = Context(given, me.lease, stopping, beat_now=lambda: heart.beat(), state=state)
     heart = Heart(me, ctx, wait=control.wait)

@@ -1,0 +1,32 @@
+"""The API as a child of the local engine: `python -m local.api_process --port N --token-file F --logs D`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+import uvicorn
+from api.app import create_app
+from api.auth import StaticToken
+
+from api.fleet import Fleet
+from muster.clients import aws_client, valkey_client
+from muster.settings import Settings
+from muster.store import Store
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--token-file", type=Path, required=True)
+    parser.add_argument("--logs", type=Path, required=True)
+    arguments = parser.parse_args()
+    settings = Settings.from_env(os.environ)
+    fleet = Fleet(Store(valkey_client(settings)), aws_client(settings, "sqs"), settings, logs=arguments.logs)
+    app = create_app(fleet, StaticToken(arguments.token_file.read_text(encoding="utf-8")))
+    uvicorn.run(app, host="127.0.0.1", port=arguments.port, log_level="warning", access_log=False)
+
+
+if __name__ == "__main__":
+    main()

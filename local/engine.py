@@ -1,0 +1,393 @@
+"""The whole system on one machine: the same handlers and core as on AWS, with processes for tasks.
+
+Valkey, the AWS endpoint and the workers are processes that outlive a killed engine and are adopted by
+the next one; the API is a child that is started again when it ends; pollers, schedules and the five
+functions run here. An orderly stop ends them all.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from lambdas import wiring
+from local.endpoint import REGION, LocalAws
+from local.event_source import EventSource, LambdaContext
+from local.lock import FolderLock
+from local.schedules import Schedules
+from local.valkey import EmbeddedValkey, free_port
+from muster import blueprint, keys, warm_pool
+from muster.brokers.connect import connect
+from muster.budget import Priority
+from muster.clients import valkey_client
+from muster.clock import SystemClock
+from muster.deps import Deps
+from muster.errors import MusterError
+from muster.launchers.port import TaskStatus, TaskView
+from muster.launchers.process import ProcessLauncher
+from muster.maintenance import Batch
+from muster.orders import FillCheck, OrderDeps
+from muster.queues import SqsCommands
+from muster.settings import Settings
+from muster.store import Store
+
+log = logging.getLogger(__name__)
+
+_ACCOUNT = "000000000000"
+#: Handler invocations at once. AWS takes 50; two cores have nothing to win from more than a few.
+_CONCURRENCY = 8
+_FUNCTIONS = {function.name: function for function in blueprint.FUNCTIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `muster up` was asked for. Port 0 is any free one."""
+
+    folder: Path
+    api_port: int = 3001
+    aws_port: int = 4566
+    valkey_port: int = 6390
+    valkey_url: str = ""
+    pool: int = blueprint.POOL_TARGET
+    speed: float = 1.0
+    claim_channel: str = "valkey"
+    session: str = "idle"
+
+
+class Engine:
+    """One engine per folder. `start` returns when everything answers; `stop` leaves nothing running."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._folder = options.folder.resolve()
+        self._lock = FolderLock(self._folder)
+        self._stopping = threading.Event()
+        self._pool = ThreadPoolExecutor(16, thread_name_prefix="function")
+        self._valkey: EmbeddedValkey | None = None
+        self._aws = LocalAws(self._folder, options.aws_port)
+        self._api: subprocess.Popen[bytes] | None = None
+        self._sources: dict[str, EventSource] = {}
+        self._schedules = Schedules(speed=options.speed)
+
+    def start(self) -> dict[str, Any]:
+        """Bring everything up, adopting what lives; what `endpoints.json` says."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock.acquire()
+        (self._folder / "endpoints.json").unlink(missing_ok=True)
+        valkey_url = self.options.valkey_url or self._start_valkey()
+        self._aws.start()
+        self._queues = self._aws.ensure_queues()
+        self._settings = self._make_settings(valkey_url)
+        self._store = Store(valkey_client(self._settings))
+        self._launcher = ProcessLauncher(
+            self._workers_folder(), env=self._worker_env(), on_exit=self._on_exit
+        )
+        wiring.use(self._wiring())
+        self._start_functions()
+        endpoints = self._start_api(valkey_url)
+        threading.Thread(target=self._listen_for_nudges, name="nudges", daemon=True).start()
+        threading.Thread(target=self._keep_api, args=(endpoints,), name="api-keeper", daemon=True).start()
+        self._write_endpoints(endpoints)
+        return endpoints
+
+    def stop(self) -> None:
+        """Drain the workers, end every child, give the folder back. Desired users stay desired."""
+        self._stopping.set()
+        (self._folder / "endpoints.json").unlink(missing_ok=True)
+        self._end_api()
+        for source in self._sources.values():
+            source.stop(timeout=5)
+        self._schedules.stop(timeout=5)
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        if hasattr(self, "_launcher"):
+            self._drain_workers()
+            self._launcher.close()
+        self._aws.stop()
+        if self._valkey is not None:
+            self._valkey.stop()
+        self._lock.release()
+
+    def abandon(self) -> None:
+        """`start` was refused. End what this engine started; leave alone what belongs to somebody else."""
+        if self._lock.held:
+            self.stop()
+
+    def _start_valkey(self) -> str:
+        self._valkey = EmbeddedValkey(self._folder / "valkey", self.options.valkey_port, persist=True).start()
+        return self._valkey.url
+
+    def _workers_folder(self) -> Path:
+        folder = self._folder / "workers"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def _make_settings(self, valkey_url: str) -> Settings:
+        urls = self._queues
+        return Settings(
+            env="local",
+            valkey_url=valkey_url,
+            queue_worker_control=urls[blueprint.WORKER_CONTROL.name],
+            queue_worker_control_dlq=urls[blueprint.WORKER_CONTROL_DLQ.name],
+            queue_order_tasks=urls[blueprint.ORDER_TASKS.name],
+            queue_order_tasks_dlq=urls[blueprint.ORDER_TASKS_DLQ.name],
+            queue_pool_claim=urls[blueprint.POOL_CLAIM.name],
+            claim_channel="sqs" if self.options.claim_channel == "sqs" else "valkey",
+            launcher="process",
+            pool_target=self.options.pool,
+            version="local",
+            region=REGION,
+            aws_endpoint=self._aws.url,
+        )
+
+    def _environment(self) -> dict[str, str]:
+        """The settings as variables, for our own children. Nothing secret is among them."""
+        values = {
+            f"MUSTER_{name.upper()}": str(value) for name, value in asdict(self._settings).items() if value
+        }
+        values = {
+            name: value.lower() if value in ("True", "False") else value for name, value in values.items()
+        }
+        local = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_REGION": REGION}
+        passed = {
+            name: os.environ[name] for name in ("PATH", "HOME", "LANG", "PYTHONPATH") if name in os.environ
+        }
+        return passed | values | local | {"AWS_ENDPOINT_URL": self._aws.url}
+
+    def _worker_env(self) -> dict[str, str]:
+        return self._environment() | {"MUSTER_SESSION": self.options.session}
+
+    def _wiring(self) -> wiring.Wiring:
+        sqs = self._aws.client("sqs")
+        deps = Deps(
+            store=self._store,
+            launcher=self._launcher,
+            channel=wiring.claim_channel(self._settings, self._store.client, sqs),
+            commands=_NudgingCommands(sqs, self._settings.queue_worker_control, self._wake_worker_control),
+            clock=SystemClock(),
+            pool=self._settings.pool,
+            version=self._settings.version,
+            wake_pool=lambda: self._schedules.poke(blueprint.FN_POOL_MANAGER.name),
+        )
+        self._deps = deps
+
+        def same_for_all(_priority: Priority) -> Deps:
+            return deps  # no AWS call is paid for here, so nobody has to wait for anybody
+
+        orders = OrderDeps(
+            self._store, wiring.secrets_reader(self._aws.client("secretsmanager")), connect, self._plan_check
+        )
+        return wiring.Wiring(
+            self._settings, sqs, same_for_all, self._invoke_batches, lambda _instance: [], orders
+        )
+
+    def _plan_check(self, check: FillCheck, pause: timedelta) -> None:
+        """The next look at an order, put on its queue when it is due."""
+
+        def send() -> None:
+            self._aws.client("sqs").send_message(
+                QueueUrl=self._settings.queue_order_tasks,
+                MessageBody=check.model_dump_json(),
+                MessageGroupId=check.order_id,
+            )
+
+        self._schedules.at(datetime.now(UTC) + pause / self.options.speed, send)
+
+    def _start_functions(self) -> None:
+        from lambdas.maintenance import handler as maintenance
+        from lambdas.order_tasks import handler as order_tasks
+        from lambdas.pool_manager import handler as pool_manager
+        from lambdas.worker_control import handler as worker_control
+
+        for function, handler in (
+            (blueprint.FN_WORKER_CONTROL, worker_control.handler),
+            (blueprint.FN_ORDER_TASKS, order_tasks.handler),
+        ):
+            assert function.queue is not None
+            url = self._queues[function.queue.name]
+            source = EventSource(self._aws.client("sqs"), url, function, handler, concurrency=_CONCURRENCY)
+            self._sources[function.queue.name] = source.start()
+        for function, scheduled in (
+            (blueprint.FN_MAINTENANCE, maintenance.handler),
+            (blueprint.FN_POOL_MANAGER, pool_manager.handler),
+        ):
+            assert function.every is not None
+            self._schedules.every(function.every, function.name, partial(_run, scheduled, function.name))
+        if warm_pool.target_of(self._deps, self.options.pool) != self.options.pool:
+            warm_pool.set_target(self._deps, self.options.pool)
+        self._schedules.start()
+        self._schedules.poke(blueprint.FN_POOL_MANAGER.name)
+        self._schedules.poke(blueprint.FN_MAINTENANCE.name)
+
+    def _invoke_batches(self, batches: Sequence[Batch]) -> None:
+        from lambdas.maintenance_worker.handler import handler
+
+        for batch in batches:
+            event = json.loads(json.dumps({"source": "muster.sweep", "batch": asdict(batch)}))
+            self._pool.submit(_logged, handler, event, _context(blueprint.FN_MAINTENANCE_WORKER.name))
+
+    def _on_exit(self, view: TaskView) -> None:
+        """A worker process ended: tell maintenance_worker in the words of the ECS event."""
+        if self._stopping.is_set():
+            return
+        from lambdas.maintenance_worker.handler import handler
+
+        detail: dict[str, Any] = {"taskArn": view.task_id, "lastStatus": "STOPPED"}
+        if view.stopped_reason:
+            detail["stoppedReason"] = view.stopped_reason
+        elif view.exit_code is not None:
+            detail["containers"] = [{"exitCode": view.exit_code}]
+        event = {"detail-type": blueprint.TASK_STOPPED.detail_type, "source": "aws.ecs", "detail": detail}
+        try:
+            self._pool.submit(_logged, handler, event, _context(blueprint.FN_MAINTENANCE_WORKER.name))
+        except RuntimeError:
+            log.info("%s ended while the engine stops; the next engine sees it", view.task_id)
+
+    def _wake_worker_control(self) -> None:
+        if source := self._sources.get(blueprint.WORKER_CONTROL.name):
+            source.wake()
+
+    def _listen_for_nudges(self) -> None:
+        """Look at a queue at once when the API says that it has sent something there."""
+        client = valkey_client(self._settings, blocking_s=60)
+        while not self._stopping.is_set():
+            try:
+                listener = client.pubsub(ignore_subscribe_messages=True)
+                listener.subscribe(keys.NUDGE)
+                while not self._stopping.is_set():
+                    message = listener.get_message(timeout=30)
+                    name = message["data"] if message else ""
+                    if name in self._sources:
+                        self._sources[name].wake()
+                    elif name == blueprint.FN_POOL_MANAGER.name:
+                        self._schedules.poke(name)
+            except Exception as away:  # noqa: BLE001 - a nudge is only a hint; the long poll finds the message
+                log.warning("nudges are away: %s", away)
+                self._stopping.wait(1)
+
+    def _start_api(self, valkey_url: str) -> dict[str, Any]:
+        port = self.options.api_port or free_port()
+        token_file = self._folder / "token"
+        if not token_file.exists():
+            token_file.touch(mode=0o600)
+            token_file.write_text(secrets.token_urlsafe(32), encoding="utf-8")
+        endpoints: dict[str, Any] = {
+            "api": f"http://127.0.0.1:{port}",
+            "aws": self._aws.url,
+            "valkey": valkey_url,
+            "queues": self._queues,
+            "token": token_file.read_text(encoding="utf-8"),
+            "pid": os.getpid(),
+        }
+        self._spawn_api(port)
+        self._wait_for_api(endpoints["api"])
+        return endpoints
+
+    def _spawn_api(self, port: int) -> None:
+        command = [sys.executable, "-m", "local.api_process", "--port", str(port)]
+        command += [
+            "--token-file",
+            str(self._folder / "token"),
+            "--logs",
+            str(self._workers_folder() / "logs"),
+        ]
+        with (self._folder / "api.log").open("ab") as out:
+            self._api = subprocess.Popen(
+                command, env=self._environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            )
+
+    def _wait_for_api(self, url: str, timeout: float = 30.0) -> None:
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                with urlopen(f"{url}/readyz", timeout=2) as answer:  # noqa: S310 - our own loopback address
+                    if answer.status == 200:
+                        return
+            except (URLError, OSError):
+                if self._api is not None and self._api.poll() is not None:
+                    raise RuntimeError(f"the API did not start; see {self._folder / 'api.log'}") from None
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the API does not answer; see {self._folder / 'api.log'}")
+            time.sleep(0.05)
+
+    def _keep_api(self, endpoints: dict[str, Any]) -> None:
+        """Start the API again when it ends; the rest of the system does not need it."""
+        port = int(endpoints["api"].rsplit(":", 1)[1])
+        while not self._stopping.wait(0.5):
+            if self._api is not None and self._api.poll() is not None:
+                log.warning("the API ended with %s; starting it again", self._api.returncode)
+                self._spawn_api(port)
+
+    def _end_api(self) -> None:
+        if self._api is not None and self._api.poll() is None:
+            self._api.send_signal(signal.SIGTERM)
+            try:
+                self._api.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                self._api.kill()
+                self._api.wait()
+
+    def _drain_workers(self) -> None:
+        living = list(self._launcher.tasks())
+        for task_id in living:
+            self._launcher.stop(task_id, "the engine stops")
+        deadline = time.monotonic() + blueprint.DRAIN_GRACE.total_seconds() + 5
+        while time.monotonic() < deadline:
+            views = self._launcher.describe(living).values()
+            if all(view.status in (TaskStatus.STOPPED, TaskStatus.MISSING) for view in views):
+                return
+            time.sleep(0.02)
+        log.warning("some workers did not end in time; they were killed")
+
+    def _write_endpoints(self, endpoints: dict[str, Any]) -> None:
+        """Whole or not at all, and only now: whoever reads it may use everything in it."""
+        draft = self._folder / "endpoints.tmp"
+        draft.touch(mode=0o600)
+        draft.write_text(json.dumps(endpoints, indent=2), encoding="utf-8")
+        draft.replace(self._folder / "endpoints.json")
+
+
+class _NudgingCommands(SqsCommands):
+    """Commands of maintenance wake the poller too: it is in this very process."""
+
+    def __init__(self, sqs: Any, queue_url: str, wake: Any) -> None:
+        super().__init__(sqs, queue_url)
+        self._wake = wake
+
+    def send(self, commands: Any) -> None:
+        super().send(commands)
+        if commands:
+            self._wake()
+
+
+def _context(function: str) -> LambdaContext:
+    return LambdaContext(_FUNCTIONS[function], REGION, _ACCOUNT)
+
+
+def _run(handler: Any, function: str) -> None:
+    handler({}, _context(function))
+
+
+def _logged(handler: Any, event: dict[str, Any], context: LambdaContext) -> None:
+    """An asynchronous invoke has no caller to tell: the log is told instead."""
+    try:
+        handler(event, context)
+    except MusterError as error:
+        log.warning("%s: %s", context.function_name, error)
+    except Exception:
+        log.exception("%s failed; the next sweep makes it good", context.function_name)
