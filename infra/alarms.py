@@ -90,7 +90,7 @@ def alarms(metrics: Metrics) -> Iterator[Alarm]:
     yield Alarm(
         "{env}-leases-lost",
         "Workers lose their marks while they run.",
-        metrics.own("LeasesLost", "Sum", minutes=5),
+        metrics.leases_lost(),
         5,
     )
     yield Alarm(

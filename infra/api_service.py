@@ -90,7 +90,7 @@ class ApiServiceStack(cdk.Stack):
         acknowledge(
             signing_key,
             "AwsSolutions-SMG4",
-            "Rotating the key ends every session at once; it is rotated by hand after a leak (see the runbooks).",
+            "Rotating the key ends every session at once, so it is rotated by hand, after a leak.",
         )
         definition.add_container(
             "api",

@@ -7,10 +7,12 @@ Wheels are fetched once per set of pins and kept under `build/`, so a later synt
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -48,13 +50,14 @@ def this_machine() -> Target:
     return Target(f"{machine}-manylinux_2_28", f"{sys.version_info.major}.{sys.version_info.minor}")
 
 
-def bundle(target: Target = LAMBDA, root: Path = ROOT) -> Path:
-    """Build the zip for `target` from the code under `root`; returns its path."""
+def bundle(target: Target = LAMBDA) -> Path:
+    """Build the zip for `target` from the code as it is; returns its path."""
     wheels = _wheels(target)
     path = BUILD / f"{target.platform}-{target.python}.zip"
-    partial = path.with_suffix(".partial")
-    with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name, source in sorted([*_files(wheels), *_sources(root)]):
+    # Two processes may build at once: each its own file, and the last one wins whole.
+    partial = path.with_suffix(f".{os.getpid()}")
+    with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, source in sorted([*_files(wheels), *_sources()]):
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.external_attr = 0o644 << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
@@ -63,23 +66,23 @@ def bundle(target: Target = LAMBDA, root: Path = ROOT) -> Path:
     return path
 
 
-def pins(root: Path = ROOT) -> str:
-    """The lines of requirements.txt that name exactly what is installed."""
-    return (root / "requirements.txt").read_text()
-
-
 def _wheels(target: Target) -> Path:
-    key = hashlib.sha256(repr((REQUIREMENTS, target, pins())).encode()).hexdigest()[:16]
+    pins = (ROOT / "requirements.txt").read_text()
+    key = hashlib.sha256(repr((REQUIREMENTS, target, pins)).encode()).hexdigest()[:16]
     folder = BUILD / f"wheels-{key}"
     if folder.exists():
         return folder
-    partial = BUILD / f"wheels-{key}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    constraints = partial.with_suffix(".txt")
-    constraints.write_text(pins())
+    BUILD.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix="wheels-", suffix=".partial", dir=BUILD))
     command = [find_uv_bin(), "pip", "install", "--quiet", "--no-compile-bytecode", "--only-binary", ":all:"]
-    command += ["--python", sys.executable, "--target", str(partial), "--constraint", str(constraints)]
+    command += [
+        "--python",
+        sys.executable,
+        "--target",
+        str(partial),
+        "--constraint",
+        str(ROOT / "requirements.txt"),
+    ]
     command += ["--python-platform", target.platform, "--python-version", target.python, *REQUIREMENTS]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -87,8 +90,11 @@ def _wheels(target: Target) -> Path:
             f"no wheels for {target.platform}, Python {target.python}. The first synthesis after a change "
             f"of requirements.txt needs the package index; uv said:\n{done.stderr.strip()}"
         )
-    constraints.unlink()
-    partial.rename(folder)
+    try:
+        partial.rename(folder)
+    except OSError:
+        # Another process was first; its wheels are the same ones.
+        shutil.rmtree(partial)
     return folder
 
 
@@ -102,8 +108,8 @@ def _files(wheels: Path) -> Iterator[tuple[str, Path]]:
         yield name.as_posix(), path
 
 
-def _sources(root: Path) -> Iterator[tuple[str, Path]]:
+def _sources() -> Iterator[tuple[str, Path]]:
     for package in PACKAGES:
-        for path in (root / package).rglob("*"):
+        for path in (ROOT / package).rglob("*"):
             if path.suffix in SOURCE_SUFFIXES and path.is_file():
-                yield path.relative_to(root).as_posix(), path
+                yield path.relative_to(ROOT).as_posix(), path

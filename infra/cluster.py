@@ -10,11 +10,12 @@ import aws_cdk as cdk
 from aws_cdk import aws_ecr_assets as ecr_assets
 from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_logs as logs_
 from constructs import Construct
 
 from infra.acknowledge import acknowledge, acknowledge_wildcard
 from infra.config import Environment
-from infra.handles import RUNTIME_NAMES, Cache, Fleet, Queues, Scope, grant, shared_variables
+from infra.handles import NAMESPACE, RUNTIME_NAMES, Cache, Fleet, Queues, Scope, grant, shared_variables
 from infra.hosts import Hosts
 from infra.logs import log_group
 from infra.network import NetworkStack
@@ -25,6 +26,20 @@ ROOT = Path(__file__).resolve().parent.parent
 CONTAINER = "worker"
 #: The user of the images; a number, because the host has no name for it.
 UNPRIVILEGED = "10001:10001"
+#: `--no-launch`: a container cannot start its peers; whoever enqueues does.
+JOB_COMMAND = [
+    "python",
+    "-m",
+    "worker",
+    "jobs",
+    "--pool",
+    "default",
+    "--no-launch",
+    "--results",
+    "/tmp/results",
+]
+#: How the last line of such a worker begins.
+LEASE_LOST_LINE = "exit 5 (lease_lost)*"
 #: A job worker that crashes at once must not spin: it has to live this long before it is restarted.
 RESTART_AFTER = cdk.Duration.seconds(60)
 
@@ -94,7 +109,7 @@ class ClusterStack(cdk.Stack):
         )
         self.image = image(self, "WorkerImage", "Dockerfile.worker")
         worker = self._task(Role.WORKER, ["python", "-m", "worker"])
-        job_worker = self._task(Role.JOB_WORKER, ["python", "-m", "worker", "--jobs"], restart=True)
+        job_worker = self._task(Role.JOB_WORKER, JOB_COMMAND, restart=True)
         self.fleet = self._fleet(worker, job_worker)
 
     def _task(self, role: Role, command: list[str], *, restart: bool = False) -> ecs.Ec2TaskDefinition:
@@ -113,6 +128,9 @@ class ClusterStack(cdk.Stack):
             On.BROKER_SECRETS: broker_secrets(self, self._environment)
         }
         grant(definition.task_role, role, policy, self._cache)
+        logs = log_group(self, f"{label}Logs", self._environment, role.user)
+        if role is Role.WORKER:
+            self._count_lost_leases(logs)
         restart_policy: dict[str, Any] = {}
         if restart:
             # Exit 0 is a worker that found no more work: it is meant to be gone.
@@ -137,10 +155,11 @@ class ClusterStack(cdk.Stack):
             stop_timeout=cdk.Duration.seconds(int(blueprint.WORKERS.stop_timeout.total_seconds())),
             environment=shared_variables(self._environment, self.image.asset_hash)
             | self._queues.variables()
-            | self._cache.variables(role),
+            | self._cache.variables(role)
+            | ({"MUSTER_JOBS_URL": self._cache.url} if role is Role.JOB_WORKER else {}),
             logging=ecs.LogDriver.aws_logs(
                 stream_prefix=role.user,
-                log_group=log_group(self, f"{label}Logs", self._environment, role.user),
+                log_group=logs,
                 # A full log pipe must not block a worker's heartbeat.
                 mode=ecs.AwsLogDriverMode.NON_BLOCKING,
             ),
@@ -153,6 +172,18 @@ class ClusterStack(cdk.Stack):
             "The variables are addresses and sizes; secrets are references into Secrets Manager.",
         )
         return definition
+
+    def _count_lost_leases(self, group: logs_.LogGroup) -> None:
+        """A worker that lost its mark says so last; counted here, because it has no time left to report."""
+        logs_.MetricFilter(
+            self,
+            "LeasesLost",
+            log_group=group,
+            filter_pattern=logs_.FilterPattern.string_value("$.message", "=", LEASE_LOST_LINE),
+            metric_namespace=NAMESPACE,
+            metric_name="LeasesLost",
+            metric_value="1",
+        )
 
     def _fleet(self, worker: ecs.Ec2TaskDefinition, job_worker: ecs.Ec2TaskDefinition) -> Fleet:
         roles = [

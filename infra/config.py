@@ -45,8 +45,9 @@ class Environment:
     valkey: Flavour
     valkey_node: str
     valkey_replicas: int
-    #: None is adaptive: the pool manager follows the claim rate.
-    pool_target: int | None = blueprint.POOL_TARGET
+    pool_target: int = blueprint.POOL_TARGET
+    #: The pool manager follows the claim rate, from `pool_target` on.
+    pool_adaptive: bool = False
     claim_channel: ClaimChannel = ClaimChannel.SQS
     #: Concurrency of worker_control and order_tasks, within the blueprint's range.
     queue_concurrency: int = 50
@@ -78,9 +79,7 @@ class Environment:
         if not self.local and not self.nat_gateways and not self.interface_endpoints:
             raise ValueError("no way out of the VPC: give nat_gateways or interface_endpoints")
         if self.domain and not (self.certificate_arn and self.hosted_zone_id):
-            raise ValueError(
-                "a domain needs certificate_arn (ACM, same Region) and hosted_zone_id (Route 53)"
-            )
+            raise ValueError("a domain needs certificate_arn (ACM, same Region) and hosted_zone_id")
 
     @property
     def local(self) -> bool:
@@ -90,11 +89,6 @@ class Environment:
     def named(self, base: str) -> str:
         """The physical name of a thing, so that two environments can share an account."""
         return f"{self.name}-{base}"
-
-    @property
-    def metrics_namespace(self) -> str:
-        """CloudWatch namespace of the metrics the code emits."""
-        return f"Muster/{self.name}"
 
     @property
     def broker_secrets(self) -> str:
@@ -135,7 +129,7 @@ ENVIRONMENTS = {
             valkey=Flavour.MEMORYDB,
             valkey_node="db.r7g.large",
             valkey_replicas=2,
-            pool_target=None,
+            pool_adaptive=True,
             availability_zones=3,
             nat_gateways=3,
             interface_endpoints=True,

@@ -60,6 +60,7 @@ class ControlPlaneStack(cdk.Stack):
 
         self.schedules = scheduler.CfnScheduleGroup(self, "Checks", name=environment.named("order-checks"))
         self._schedule_role = self._sender()
+        self.roles = {role: self._role(role) for role in FUNCTION_OF}
         self.functions = {role: self._function(role) for role in FUNCTION_OF}
         for role in FUNCTION_OF:
             self._allow(role)
@@ -68,6 +69,11 @@ class ControlPlaneStack(cdk.Stack):
         self._schedule(Role.MAINTENANCE)
         self._schedule(Role.POOL_MANAGER)
         self._on_ecs_events()
+
+    def _role(self, role: Role) -> iam.Role:
+        """A role of our own: the default one comes with a managed policy, wider than it needs to be."""
+        name = f"{role.value.title().replace('_', '')}Role"
+        return iam.Role(self, name, assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"))
 
     def _function(self, role: Role) -> lambda_.Function:
         function = FUNCTION_OF[role]
@@ -90,8 +96,7 @@ class ControlPlaneStack(cdk.Stack):
             timeout=cdk.Duration.seconds(int(function.timeout.total_seconds())),
             memory_size=function.memory_mb,
             reserved_concurrent_executions=self._concurrency(role),
-            # A role of our own: the default one comes with a managed policy, wider than it needs to be.
-            role=iam.Role(self, f"{label}Role", assumed_by=iam.ServicePrincipal("lambda.amazonaws.com")),
+            role=self.roles[role],
             log_group=log_group(self, f"{label}Logs", self._environment, role.value),
             logging_format=lambda_.LoggingFormat.JSON,
             environment=shared_variables(self._environment, self._fleet.version)
@@ -139,7 +144,7 @@ class ControlPlaneStack(cdk.Stack):
                 On.NETWORK_INTERFACES: Scope(["*"], because=UNSCOPED["ec2:CreateNetworkInterface"]),
             }
         )
-        grant(function.role, role, scopes, self._cache)
+        grant(self.roles[role], role, scopes, self._cache)
 
     def _sender(self) -> iam.Role:
         """The role a one-shot schedule uses to put an order check back on the queue."""

@@ -1,4 +1,4 @@
-"""What one stack hands to the next: objects with everything a reader of the next stack needs, no names to guess.
+"""What one stack hands to the next: objects, no names to guess.
 
 The local environment builds the same objects from constants, so that the control plane does not
 know whether a VPC, a cluster and a cache exist.
@@ -15,9 +15,12 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_sqs as sqs
 
 from infra.acknowledge import acknowledge_wildcard
-from infra.config import Environment
+from infra.config import Environment, Flavour
 from infra.permissions import GRANTS, UNSCOPED, On, Role
 from muster import blueprint
+
+#: CloudWatch namespace of the metrics the code emits.
+NAMESPACE = "Muster"
 
 #: Why an ARN may end in "/*" under a fixed parent.
 RUNTIME_NAMES = "These things get their names while the system runs; the parent in the ARN is exact."
@@ -110,13 +113,14 @@ class Cache:
         variables = {
             "MUSTER_VALKEY_URL": self.url,
             "MUSTER_VALKEY_CLUSTER": str(self.cluster_mode).lower(),
+            "MUSTER_VALKEY_WAIT_REPLICA": str(self.flavour == Flavour.ELASTICACHE).lower(),
         }
         if user := self.users.get(role):
             # The IAM token is signed for the name of the cluster and the service that runs it.
             variables |= {
                 "MUSTER_VALKEY_USER": user,
                 "MUSTER_VALKEY_NAME": self.name,
-                "MUSTER_VALKEY_FLAVOUR": self.flavour,
+                "MUSTER_VALKEY_IAM_SERVICE": self.flavour,
             }
         return variables
 
@@ -164,15 +168,17 @@ class Fleet:
 
 def shared_variables(environment: Environment, version: str) -> dict[str, str]:
     """Settings that every function, worker and API task has."""
-    target = environment.pool_target
     return {
+        # Lambda sets it; ECS on EC2 does not.
+        "MUSTER_REGION": environment.region,
         "MUSTER_ENV": environment.name,
         "MUSTER_VERSION": version,
         "MUSTER_POOL": "default",
-        "MUSTER_POOL_TARGET": "adaptive" if target is None else str(target),
+        "MUSTER_POOL_TARGET": str(environment.pool_target),
+        "MUSTER_POOL_ADAPTIVE": str(environment.pool_adaptive).lower(),
         "MUSTER_CLAIM_CHANNEL": environment.claim_channel.value,
         "POWERTOOLS_SERVICE_NAME": "muster",
-        "POWERTOOLS_METRICS_NAMESPACE": environment.metrics_namespace,
+        "POWERTOOLS_METRICS_NAMESPACE": NAMESPACE,
         "POWERTOOLS_LOG_LEVEL": "INFO",
     }
 

@@ -27,7 +27,7 @@ Before=ecs.service
 [Service]
 Type=oneshot
 RemainAfterExit=yes
-ExecStart=/usr/sbin/iptables --insert DOCKER-USER --in-interface docker+ --destination 169.254.169.254/32 --jump DROP
+ExecStart=/usr/sbin/iptables -I DOCKER-USER -i docker+ -d 169.254.169.254/32 -j DROP
 [Install]
 WantedBy=docker.service ecs.service
 UNIT

@@ -11,12 +11,27 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sqs as sqs
 
 from infra.config import Environment, Flavour
-from infra.handles import Cache, Queues
+from infra.handles import NAMESPACE, Cache, Queues
 from infra.permissions import Role
 from muster import blueprint
 
-#: The one dimension every metric of our own has (Powertools adds it). Never a user id.
-SERVICE = {"service": "muster"}
+#: Which functions emit a metric. Powertools makes the function its one dimension; never a user id.
+EMITTED_BY = {
+    "PoolHit": (Role.WORKER_CONTROL,),
+    "PoolMiss": (Role.WORKER_CONTROL,),
+    "GivenUp": (Role.WORKER_CONTROL, Role.MAINTENANCE_WORKER),
+    "Restarts": (Role.MAINTENANCE_WORKER,),
+    "Unaccounted": (Role.MAINTENANCE_WORKER,),
+    "SweepSeconds": (Role.MAINTENANCE,),
+    "SweepUsers": (Role.MAINTENANCE,),
+    "OrphansStopped": (Role.MAINTENANCE,),
+    "JobsQueued": (Role.MAINTENANCE,),
+    "JobsRunning": (Role.MAINTENANCE,),
+    "JobsPoisoned": (Role.MAINTENANCE,),
+    "PoolIdle": (Role.POOL_MANAGER,),
+    "PoolTarget": (Role.POOL_MANAGER,),
+    "FillChecks": (Role.ORDER_TASKS,),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +41,58 @@ class Metrics:
     cache: Cache
     functions: dict[Role, lambda_.Function]
     targets: elb.ApplicationTargetGroup
+    cluster: str
 
-    def own(
-        self, name: str, statistic: str, *, minutes: int = 1, via: str | None = None
-    ) -> cloudwatch.Metric:
-        """A metric the code emits."""
+    def own(self, name: str, statistic: str, *, minutes: int = 1) -> cloudwatch.IMetric:
+        """A metric the functions emit, over all that do."""
+        period = cdk.Duration.minutes(minutes)
+        parts = [
+            cloudwatch.Metric(
+                namespace=NAMESPACE,
+                metric_name=name,
+                dimensions_map={"service": emitter.value},
+                statistic=statistic,
+                period=period,
+                label=name,
+            )
+            for emitter in EMITTED_BY[name]
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        ids = [f"{name[0].lower()}{name[1:]}{index}" for index in range(len(parts))]
+        return cloudwatch.MathExpression(
+            expression=" + ".join(f"FILL({metric_id}, 0)" for metric_id in ids),
+            using_metrics=dict(zip(ids, parts, strict=True)),
+            period=period,
+            label=name,
+        )
+
+    def start_latency(self, via: str, statistic: str) -> cloudwatch.Metric:
+        """From command to ready, as the workers measure it."""
         return cloudwatch.Metric(
-            namespace=self.environment.metrics_namespace,
-            metric_name=name,
-            dimensions_map=SERVICE | ({"via": via} if via else {}),
+            namespace=NAMESPACE,
+            metric_name="StartLatency",
+            dimensions_map={"via": via},
             statistic=statistic,
-            period=cdk.Duration.minutes(minutes),
-            label=f"{name} {via}" if via else name,
+            period=cdk.Duration.minutes(1),
+            label=f"{via} {statistic}",
+        )
+
+    def leases_lost(self) -> cloudwatch.Metric:
+        """Counted from the workers' log."""
+        return cloudwatch.Metric(
+            namespace=NAMESPACE, metric_name="LeasesLost", statistic="Sum", period=cdk.Duration.minutes(5)
+        )
+
+    def tasks(self, name: str) -> cloudwatch.Metric:
+        """A count of container insights over the whole cluster."""
+        return cloudwatch.Metric(
+            namespace="ECS/ContainerInsights",
+            metric_name=name,
+            dimensions_map={"ClusterName": self.cluster},
+            statistic="Maximum",
+            period=cdk.Duration.minutes(1),
+            label=name,
         )
 
     def visible(self, queue: sqs.Queue) -> cloudwatch.Metric:

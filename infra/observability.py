@@ -24,7 +24,7 @@ class ObservabilityStack(cdk.Stack):
         super().__init__(scope, name, **options)
         self._environment = environment
         self._metrics = metrics
-        # No customer key: CloudWatch could not publish to it without a statement of its own in the key policy.
+        # No customer key: alarms would be silent unless its policy also allowed CloudWatch to use it.
         self.topic = sns.Topic(
             self,
             "Alerts",
@@ -84,7 +84,7 @@ class ObservabilityStack(cdk.Stack):
             graph(
                 "Start latency, median and p99",
                 *(
-                    metrics.own("StartLatency", statistic, via=via)
+                    metrics.start_latency(via, statistic)
                     for via in ("warm", "cold")
                     for statistic in ("p50", "p99")
                 ),
@@ -98,15 +98,19 @@ class ObservabilityStack(cdk.Stack):
         )
         dashboard.add_widgets(
             graph(
-                "Workers by phase",
-                *(metrics.own(f"Workers{phase}", "Maximum") for phase in WORKER_PHASES),
+                "Workers by phase: users, idle, all tasks, waiting for an instance",
+                metrics.own("SweepUsers", "Maximum"),
+                metrics.own("PoolIdle", "Maximum"),
+                metrics.tasks("TaskCount"),
+                metrics.tasks("PendingTaskCount"),
             ),
             graph(
                 "Repairs",
                 *(
                     metrics.own(name, "Sum")
-                    for name in ("Restarts", "OrphansStopped", "LeasesLost", "GivenUp", "Unaccounted")
+                    for name in ("Restarts", "OrphansStopped", "GivenUp", "Unaccounted")
                 ),
+                metrics.leases_lost(),
             ),
             graph("Sweeps", metrics.own("SweepSeconds", "Maximum"), metrics.own("SweepUsers", "Maximum")),
         )
@@ -134,7 +138,3 @@ class ObservabilityStack(cdk.Stack):
                 metrics.valkey("Evictions", "Sum"),
             ),
         )
-
-
-#: What a sweep counts users as. Each is a metric Workers<Phase>.
-WORKER_PHASES = ("Running", "Starting", "Stopped", "Failed")

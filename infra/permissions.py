@@ -94,6 +94,14 @@ _RUN_TASK = (
     Grant(On.TASK_ROLES, ("iam:PassRole",)),
 )
 
+#: Look into a dead-letter queue and take what is redriven.
+_INSPECT = (
+    "sqs:ReceiveMessage",
+    "sqs:DeleteMessage",
+    "sqs:ChangeMessageVisibility",
+    "sqs:GetQueueAttributes",
+)
+
 GRANTS: dict[Role, tuple[Grant, ...]] = {
     Role.WORKER_CONTROL: (
         *_FUNCTION,
@@ -143,24 +151,8 @@ GRANTS: dict[Role, tuple[Grant, ...]] = {
     Role.API: (
         Grant(On.WORKER_CONTROL_QUEUE, ("sqs:SendMessage", "sqs:GetQueueAttributes")),
         Grant(On.ORDER_TASKS_QUEUE, ("sqs:SendMessage", "sqs:GetQueueAttributes")),
-        Grant(
-            On.WORKER_CONTROL_DLQ,
-            (
-                "sqs:ReceiveMessage",
-                "sqs:DeleteMessage",
-                "sqs:ChangeMessageVisibility",
-                "sqs:GetQueueAttributes",
-            ),
-        ),
-        Grant(
-            On.ORDER_TASKS_DLQ,
-            (
-                "sqs:ReceiveMessage",
-                "sqs:DeleteMessage",
-                "sqs:ChangeMessageVisibility",
-                "sqs:GetQueueAttributes",
-            ),
-        ),
+        Grant(On.WORKER_CONTROL_DLQ, _INSPECT),
+        Grant(On.ORDER_TASKS_DLQ, _INSPECT),
     ),
 }
 

@@ -44,11 +44,12 @@ class QueuesStack(cdk.Stack):
             )
         fifo: dict[str, Any] = {}
         if queue.fifo:
-            # Commands carry their own deduplication id; content-based covers the one sender that cannot
-            # give one, a schedule. Scope and limit per group: one busy user must not slow the others.
+            # Commands carry their own deduplication id: by content, start, stop, start would lose the
+            # third. Only a schedule cannot give one, and schedules send to order-tasks alone.
+            # Scope and limit are per group: one busy user must not slow the others.
             fifo = {
                 "fifo": True,
-                "content_based_deduplication": True,
+                "content_based_deduplication": queue is blueprint.ORDER_TASKS,
                 "deduplication_scope": sqs.DeduplicationScope.MESSAGE_GROUP,
                 "fifo_throughput_limit": sqs.FifoThroughputLimit.PER_MESSAGE_GROUP_ID,
             }

@@ -77,7 +77,9 @@ def build(app: cdk.App, environment: Environment, code: Path) -> None:
         app,
         named("observability"),
         environment=environment,
-        metrics=Metrics(environment, queues, cache, control_plane.functions, api.targets),
+        metrics=Metrics(
+            environment, queues, cache, control_plane.functions, api.targets, cluster.fleet.cluster_name
+        ),
         env=place,
     )
 

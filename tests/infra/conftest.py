@@ -1,0 +1,132 @@
+"""Everything heavy, once per run: a copy of the code, its templates, the CDK command line, a local AWS."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from infra import bundling
+from local.valkey import free_port
+from tests.infra.synthesis import (
+    ROOT,
+    VARIANTS,
+    Synth,
+    copy_sources,
+    node_environment,
+    run,
+    synthesise,
+)
+
+
+@pytest.fixture(scope="session")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the code as it is now."""
+    bundling.bundle()
+    return copy_sources(tmp_path_factory.mktemp("checkout") / "muster")
+
+
+@pytest.fixture(scope="session")
+def synths(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Synth]:
+    """The environments that differ most, two at a time."""
+    out = tmp_path_factory.mktemp("synth")
+    with ThreadPoolExecutor(2) as pool:
+        made = pool.map(lambda name: synthesise(checkout, name, out / name), ("prod", "dev", "local"))
+    return {synth.environment: synth for synth in made}
+
+
+@pytest.fixture(scope="session")
+def prod(synths: dict[str, Synth]) -> Synth:
+    """MemoryDB, three zones, endpoints, firewall."""
+    return synths["prod"]
+
+
+@pytest.fixture(scope="session")
+def dev(synths: dict[str, Synth]) -> Synth:
+    """ElastiCache, two zones, one NAT gateway, scale to zero."""
+    return synths["dev"]
+
+
+@pytest.fixture(scope="session")
+def secure(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Synth:
+    """dev with a certificate, a name, and no way out but the endpoints."""
+    output = tmp_path_factory.mktemp("secure") / "out"
+    done = run(checkout, output, str(VARIANTS), "secure")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return Synth("dev", output)
+
+
+@pytest.fixture(scope="session", params=["dev", "prod"])
+def deployed(request: pytest.FixtureRequest, synths: dict[str, Synth]) -> Synth:
+    """Each environment in turn."""
+    return synths[request.param]
+
+
+@pytest.fixture(scope="session")
+def cdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pinned CDK command line."""
+    installed = ROOT / "node_modules" / ".bin" / "cdk"
+    if installed.exists():
+        return installed
+    folder = tmp_path_factory.mktemp("node")
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy2(ROOT / name, folder / name)
+    environment = node_environment(Path.home())
+    subprocess.run(
+        ["npm", "ci", "--no-audit", "--no-fund"], cwd=folder, env=environment, check=True, timeout=120
+    )
+    return folder / "node_modules" / ".bin" / "cdk"
+
+
+@pytest.fixture(scope="session")
+def local_aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A whole local AWS endpoint (CloudFormation, Lambda, EventBridge and the rest) and its address."""
+    folder = tmp_path_factory.mktemp("aws")
+    port = free_port()
+    settings = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
+        "BIND_HOST": "127.0.0.1",
+        "GATEWAY_PORT": str(port),
+        "SFTP_ENABLED": "0",
+        "IOT_MTLS_ENABLED": "0",
+        "LOG_LEVEL": "WARNING",
+    }
+    with (folder / "aws.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "ministack"], env=settings, stdout=log, stderr=log, cwd=folder
+        )
+    try:
+        wait_for(lambda: _answers(port), f"the local AWS endpoint; see {folder / 'aws.log'}")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+def _answers(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+    try:
+        connection.request("GET", "/_ministack/health")
+        return connection.getresponse().status == http.client.OK
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds:g} s for {what}")
+        time.sleep(0.02)
