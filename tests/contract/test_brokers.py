@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ccxt_stand_in import Venue, stand_in
 
 from local.paper.process import PaperBroker, paper_broker
 from muster.brokers.connect import broker_named, connect
@@ -31,6 +30,7 @@ from muster.brokers.port import (
     Update,
 )
 from muster.clock import Clock, FakeClock, SystemClock
+from tests.contract.ccxt_stand_in import Venue, stand_in
 
 SECOND = timedelta(seconds=1)
 

@@ -101,8 +101,8 @@ class Scripted:
                     self.send_header(name, value)
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
-                self.wfile.write(content)
                 self.close_connection = self.close_connection or outer.hangs_up
+                self.wfile.write(content)  # last: from here on the test may change the script
 
             do_GET = do_POST = do_DELETE = reply
 
