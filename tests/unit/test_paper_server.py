@@ -16,6 +16,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 from websockets.exceptions import ConnectionClosedError
@@ -47,8 +48,10 @@ AT_REST = {name: getattr(Faults(), name) for name in Faults.__slots__}
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PaperBroker]:
-    with paper_broker(tmp_path_factory.mktemp("paper")) as server:
+    folder = tmp_path_factory.mktemp("paper")
+    with paper_broker(folder) as server:
         yield server
+    assert (folder / "paper.log").read_text() == "", "a fault on purpose must not be an error of the server"
 
 
 @pytest.fixture
@@ -190,18 +193,59 @@ def test_a_second_stream_of_a_key_waits_until_the_first_says_goodbye(
     assert overlaps((s for s in server.sessions() if s["key_id"] == key), time.time()) == {}
 
 
-def test_a_lost_stream_holds_the_slot_for_a_while(server: PaperBroker, broker: Broker, key: str) -> None:
-    server.faults(slot_hold_s=1.0)
+def test_a_lost_stream_holds_the_slot(server: PaperBroker, broker: Broker, key: str) -> None:
+    server.faults(slot_hold_s=60.0)
     assert broker.updates(SECOND) == Opened()
     server.drop_streams(key)
-    [lost] = eventually(lambda: [s for s in server.sessions() if s["key_id"] == key and s["closed_at"]])
+    eventually(lambda: [s for s in server.sessions() if s["key_id"] == key and s["closed_at"]])
     successor = connect(Credentials("paper", key, "secret", server.url))
     with pytest.raises(SlotTaken):
         successor.updates(timedelta())
+    successor.close()
+
+
+def test_a_killed_client_is_a_lost_stream_and_its_successor_waits(server: PaperBroker, key: str) -> None:
+    server.faults(slot_hold_s=0.5)
+    code = (
+        "import datetime, sys, time\n"
+        "from muster.brokers.connect import connect\n"
+        "from muster.brokers.port import Credentials\n"
+        "broker = connect(Credentials('paper', sys.argv[1], 'secret', sys.argv[2]))\n"
+        "print(broker.updates(datetime.timedelta(seconds=20)), flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    words = [sys.executable, "-c", code, key, server.url]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == b"Opened()\n"
+        worker.kill()
+    [lost] = eventually(lambda: [s for s in server.sessions() if s["key_id"] == key and s["closed_at"]])
+    assert lost["goodbye"] == 0
+    successor = connect(Credentials("paper", key, "secret", server.url))
     assert eventually(lambda: broker_says(successor, SECOND)) == Opened()
     successor.close()
-    _, opened = (session for session in server.sessions() if session["key_id"] == key)
-    assert opened["opened_at"] - lost["closed_at"] >= 1.0
+    opened = [s["opened_at"] for s in server.sessions() if s["key_id"] == key][1]
+    assert opened - lost["closed_at"] >= 0.5
+
+
+def test_three_hundred_sessions_are_cheap(server: PaperBroker) -> None:
+    assert server.process is not None
+    process = psutil.Process(server.process.pid)
+    before = process.memory_full_info().pss
+    sessions = [
+        connect(Credentials("paper", f"many-{uuid.uuid4()}", "secret", server.url)) for _ in range(300)
+    ]
+    try:
+        for session in sessions:
+            assert session.updates(timedelta(seconds=20)) == Opened()
+        for number, session in enumerate(sessions):
+            session.place(market(f"many-{number}"))
+        for number, session in enumerate(sessions):
+            assert updates_of(session, f"many-{number}", 2)[-1].order.status is OrderStatus.FILLED
+        assert process.memory_full_info().pss - before < 60 * 1024 * 1024
+    finally:
+        for session in sessions:
+            session.close()
 
 
 def test_without_the_limit_the_audit_shows_the_overlap(server: PaperBroker, broker: Broker, key: str) -> None:
