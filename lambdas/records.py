@@ -37,7 +37,8 @@ def answer(
             raise failure
 
     # Every record failing must still be an answer, not an exception: an exception says nothing of groups.
-    processor = SqsFifoPartialProcessor(skip_group_on_error=True, raise_on_entire_batch_failure=False)
+    processor = SqsFifoPartialProcessor(skip_group_on_error=True)
+    processor.raise_on_entire_batch_failure = False
     response: dict[str, Any] = dict(
         process_partial_response(
             event=event, record_handler=record_handler, processor=processor, context=context

@@ -16,6 +16,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from lambdas.telemetry import logger
 from muster.brokers.connect import connect
 from muster.brokers.port import BadCredentials, Credentials
 from muster.budget import CallBudget, Priority
@@ -44,6 +45,8 @@ class Wiring:
     tasks_on: Callable[[str], list[str]]
     orders: OrderDeps
 
+
+log = logger("wiring")
 
 _wiring: Wiring | None = None
 
@@ -89,7 +92,7 @@ def from_settings(settings: Settings) -> Wiring:
             clock=SystemClock(),
             pool=settings.pool,
             version=settings.version,
-            wake_pool=lambda: _invoke(functions, settings.fn_pool_manager, {"source": "muster.claim"}),
+            wake_pool=lambda: _wake(functions, settings.fn_pool_manager),
         )
 
     def invoke_batches(batches: Sequence[Batch]) -> None:
@@ -145,6 +148,14 @@ def claim_channel(settings: Settings, valkey: Any, sqs: Any) -> ClaimChannel:
     if settings.claim_channel == "valkey":
         return ValkeyChannel(valkey, settings.pool)
     return SqsChannel(sqs, settings.queue_pool_claim)
+
+
+def _wake(functions: Any, name: str) -> None:
+    """Best effort: the start that asks for it must not fail because the pool could not be woken."""
+    try:
+        _invoke(functions, name, {"source": "muster.claim"})
+    except TryLater as away:
+        log.warning("the pool was not woken", reason=str(away))
 
 
 def _invoke(functions: Any, name: str, event: dict[str, Any]) -> None:

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 import uvicorn
+
 from api.app import create_app
 from api.auth import StaticToken
-
 from api.fleet import Fleet
 from muster.clients import aws_client, valkey_client
 from muster.settings import Settings

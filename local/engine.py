@@ -89,6 +89,8 @@ class Engine:
         """Bring everything up, adopting what lives; what `endpoints.json` says."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock.acquire()
+        # Before the handlers are imported: their logs and metrics belong in a file, as on AWS, not on a terminal.
+        sys.stdout = (self._folder / "functions.log").open("a", encoding="utf-8", buffering=1)
         (self._folder / "endpoints.json").unlink(missing_ok=True)
         valkey_url = self.options.valkey_url or self._start_valkey()
         self._aws.start()
@@ -170,7 +172,9 @@ class Engine:
         return passed | values | local | {"AWS_ENDPOINT_URL": self._aws.url}
 
     def _worker_env(self) -> dict[str, str]:
-        return self._environment() | {"MUSTER_SESSION": self.options.session}
+        """What a session wants to know of this machine is passed on as it is: MUSTER_SESSION_*."""
+        own = {name: value for name, value in os.environ.items() if name.startswith("MUSTER_SESSION_")}
+        return self._environment() | own | {"MUSTER_SESSION": self.options.session}
 
     def _wiring(self) -> wiring.Wiring:
         sqs = self._aws.client("sqs")

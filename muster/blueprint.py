@@ -210,8 +210,11 @@ CLAIM_DEADLINE = POOL_CLAIM.visibility
 
 #: Without capacity ECS keeps a task in PROVISIONING for up to 30 minutes; after that it is stuck.
 PENDING_PATIENCE = timedelta(minutes=30)
-#: A running task without a mark younger than this is booting, or taking its mark again.
-MARKLESS_PATIENCE = timedelta(seconds=60)
+#: A running task younger than this is booting.
+BOOT_PATIENCE = timedelta(seconds=60)
+#: An older one that a sweep saw without its mark gets one beat and a half to take it again; an honest worker
+#: that could not renew has ended itself by the time its mark is gone.
+MARKLESS_PATIENCE = timedelta(seconds=15)
 
 #: Restart n+1 comes no sooner than BACKOFF_FIRST * 2**n after restart n, and no later than BACKOFF_MAX.
 BACKOFF_FIRST = timedelta(seconds=20)

@@ -14,7 +14,7 @@ from muster.errors import BadCommand
 from muster.model import Cause
 
 UserId = Annotated[
-    str, Field(pattern=r"^[A-Za-z0-9._@:-]{1,128}\Z", description="1-128 of A-Z a-z 0-9 . _ @ : -")
+    str, Field(pattern=r"^[A-Za-z0-9._@:-]{1,128}$", description="1-128 of A-Z a-z 0-9 . _ @ : -")
 ]
 
 #: SQS takes 1 MiB; a command needs a fraction of a percent of that.
@@ -37,9 +37,9 @@ class Command(BaseModel):
     version: Literal[1] = 1
     action: Action
     user_id: UserId
-    command_id: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[\x21-\x7e]+\Z")]
+    command_id: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[\x21-\x7e]+$")]
     issued_at: AwareDatetime
-    credentials_ref: Annotated[str, Field(max_length=512, pattern=r"^[A-Za-z0-9/_+=.@:-]*\Z")] = ""
+    credentials_ref: Annotated[str, Field(max_length=512, pattern=r"^[A-Za-z0-9/_+=.@:-]*$")] = ""
     reason: Annotated[str, Field(max_length=200)] = ""
     #: Set by maintenance only: the epoch it saw. The command does nothing once that has moved.
     seen_epoch: Annotated[int, Field(ge=0)] | None = None
@@ -72,11 +72,13 @@ class Command(BaseModel):
     def dedup_id(self) -> str:
         """Explicit, because content-based deduplication would swallow the start of start, stop, start.
 
-        A repair names its user and the epoch it saw, so that two sweeps that see the same loss send one.
+        A repair names the epoch it saw and the minute, so that an event and a sweep that see the same loss
+        send one; without the minute a second loss of that epoch would be swallowed for five.
         """
-        if self.seen_epoch is None:
-            return hashlib.sha256(self.command_id.encode()).hexdigest()
-        return hashlib.sha256(f"{self.cause}|{self.user_id}|{self.seen_epoch}".encode()).hexdigest()
+        parts = [self.user_id, self.command_id]
+        if self.seen_epoch is not None:
+            parts = [self.user_id, f"{self.cause}", f"{self.seen_epoch}", f"{self.issued_at_ms // 60_000}"]
+        return hashlib.sha256("|".join(parts).encode()).hexdigest()
 
 
 def parse_command(body: str, *, message_id: str, sent_at: datetime) -> Command:
@@ -88,7 +90,7 @@ def parse_command(body: str, *, message_id: str, sent_at: datetime) -> Command:
         raise BadCommand(f"the body has {len(body)} characters, at most {MAX_BODY_CHARS} are taken")
     try:
         raw: Any = json.loads(body)
-    except ValueError as broken:
+    except (ValueError, RecursionError) as broken:
         raise BadCommand(f"the body is not JSON: {broken}") from broken
     if not isinstance(raw, dict):
         raise BadCommand(f"the body must be a JSON object, not {type(raw).__name__}")

@@ -27,7 +27,7 @@ LONGEST_PAUSE = timedelta(hours=1)
 #: A day order is final within a day; after that nobody looks any more and the record says unverified.
 MOST_LOOKS = 30
 
-OrderId = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}\Z")]
+OrderId = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 
 
 class FillCheck(BaseModel):
@@ -42,7 +42,8 @@ class FillCheck(BaseModel):
     look: Annotated[int, Field(ge=1, le=MOST_LOOKS)] = 1
 
     def next_pause(self) -> timedelta:
-        return min(FIRST_LOOK * 2 ** (self.look - 1), LONGEST_PAUSE)
+        doublings: int = 2 ** (self.look - 1)
+        return min(FIRST_LOOK * doublings, LONGEST_PAUSE)
 
 
 class Checked(StrEnum):

@@ -106,8 +106,8 @@ def _wants_worker(seen: Seen) -> Action:
             return _restart(seen, "its task never started", stop_task=True)
         case TaskStatus.RUNNING:
             if seen.brake:
-                return Wait("many marks vanished at once; it takes its mark again")
-            if seen.task_age_ms < ms(blueprint.MARKLESS_PATIENCE):
+                return Wait("many marks vanished at once; it takes its mark again", note_missing=True)
+            if seen.task_age_ms < ms(blueprint.BOOT_PATIENCE):
                 return Wait("its task has just started")
             if seen.missing_ms is None or seen.missing_ms < ms(blueprint.MARKLESS_PATIENCE):
                 return Wait("its task runs without a mark; it may take it again", note_missing=True)
@@ -159,7 +159,7 @@ def judge_task(seen: SeenTask) -> Leave | Wait | StopTask:
         return Leave("it has ended")
     if seen.status is TaskStatus.UNKNOWN or seen.brake:
         return Wait("nothing is killed on a guess")
-    if seen.owner_expects_it or seen.age_ms < ms(blueprint.MARKLESS_PATIENCE):
+    if seen.owner_expects_it or seen.age_ms < ms(blueprint.BOOT_PATIENCE):
         return Leave("it is young, or its start is under way")
     if not seen.suspected:
         return Wait("suspect; judged at the next sweep")

@@ -1,0 +1,329 @@
+"""`muster demo`: the whole story in about a minute, with its figures at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+USERS = 20
+POOL = 8
+KILLS = 5
+#: The sweep runs this much faster than on AWS, so that the frozen worker is found within the minute.
+SPEED = 10
+
+
+@dataclass
+class Summary:
+    """What the demonstration saw. `promises_broken` is empty when all went well."""
+
+    users: int = USERS
+    warm_starts: int = 0
+    cold_starts: int = 0
+    warm_p50_ms: float = 0
+    warm_p95_ms: float = 0
+    cold_p50_ms: float = 0
+    cold_p95_ms: float = 0
+    killed: int = 0
+    heal_p50_ms: float = 0
+    heal_p95_ms: float = 0
+    frozen_replaced_s: float = 0
+    double_workers: int = 0
+    commands_accepted: int = 0
+    commands_unaccounted: int = 0
+    seconds: float = 0
+    promises_broken: list[str] = field(default_factory=list)
+
+
+def demo(
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
+) -> None:
+    """Start 20 users, kill 5 workers, freeze one, stop all; then say what was seen. Needs no AWS account.
+
+    Example: muster demo --json
+    """
+    from rich.console import Console
+
+    console = Console(stderr=True, quiet=json_output)
+    with tempfile.TemporaryDirectory(prefix="muster-demo-") as folder:
+        summary = _Demo(Path(folder), console).run()
+    if json_output:
+        print(json.dumps(asdict(summary)))
+    else:
+        _print(summary, console)
+    raise typer.Exit(1 if summary.promises_broken else 0)
+
+
+class _Demo:
+    """One run on an engine of its own."""
+
+    def __init__(self, folder: Path, console: Any) -> None:
+        self._folder = folder / "engine"
+        self._journal = folder / "journal"
+        self._journal.mkdir()
+        self._console = console
+        self._summary = Summary()
+        self._users = [f"user-{number:02}" for number in range(1, USERS + 1)]
+        self._frozen: int | None = None
+
+    def run(self) -> Summary:
+        import httpx
+
+        began = time.monotonic()
+        engine = self._start_engine()
+        try:
+            endpoints = json.loads((self._folder / "endpoints.json").read_text(encoding="utf-8"))
+            headers = {"Authorization": f"Bearer {endpoints['token']}"}
+            with httpx.Client(base_url=endpoints["api"], headers=headers, timeout=10) as self._api:
+                self._story()
+        finally:
+            if self._frozen is not None:
+                _signal(self._frozen, signal.SIGCONT)
+            engine.send_signal(signal.SIGTERM)
+            engine.wait(timeout=60)
+        self._audit(engine)
+        self._summary.seconds = round(time.monotonic() - began, 1)
+        return self._summary
+
+    def _start_engine(self) -> subprocess.Popen[bytes]:
+        words = [sys.executable, "-m", "cli.main", "up", "--dir", str(self._folder), "--pool", str(POOL)]
+        words += ["--api-port", "0", "--aws-port", "0", "--valkey-port", "0", "--speed", str(SPEED)]
+        words += ["--session", "worker.journal:JournalSession"]
+        env = os.environ | {"MUSTER_SESSION_JOURNAL": str(self._journal)}
+        self._log = self._folder.parent / "engine.log"
+        with self._log.open("wb") as out:
+            engine = subprocess.Popen(words, env=env, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+        self._say("starting Valkey, the queues, the functions and the API")
+
+        def is_up() -> bool:
+            if engine.poll() is not None:
+                raise RuntimeError(f"the engine ended: {self._log.read_text(encoding='utf-8')}")
+            return (self._folder / "endpoints.json").exists()
+
+        _until(is_up, 40, "the engine is up")
+        return engine
+
+    def _story(self) -> None:
+        self._say(f"filling a warm pool of {POOL}")
+        _until(lambda: self._get("/v1/pool")["idle"] >= POOL, 40, "the pool is full")
+
+        self._say(f"starting {USERS} users at once: {POOL} warm workers are waiting, the others start cold")
+        for user in self._users:
+            self._command(user, "start")
+        self._watch(lambda rows: all(row["phase"] == "ready" for row in rows), 40, "all users are ready")
+        self._measure_starts()
+
+        first, *others = self._workers()
+        self._frozen = first["pid"]
+        frozen_at, frozen_epoch = time.monotonic(), first["epoch"]
+        _signal(self._frozen, signal.SIGSTOP)
+        self._say(f"froze the worker of {first['user_id']} (SIGSTOP): its mark runs out in 30 s")
+
+        self._kill(others[:KILLS])
+
+        self._say("waiting until the frozen worker has been replaced")
+        name = first["user_id"]
+
+        def replaced(rows: list[dict[str, Any]]) -> bool:
+            return any(
+                row["user_id"] == name and row["phase"] == "ready" and row["epoch"] > frozen_epoch
+                for row in rows
+            )
+
+        self._watch(replaced, 75, "the frozen worker has a successor")
+        self._summary.frozen_replaced_s = round(time.monotonic() - frozen_at, 1)
+        _signal(self._frozen, signal.SIGCONT)
+        self._say("woke the frozen worker: it must leave without acting")
+
+        self._say("stopping all users")
+        for user in self._users:
+            self._command(user, "stop")
+        self._watch(lambda rows: all(row["phase"] == "stopped" for row in rows), 40, "all users are stopped")
+        self._account()
+
+    def _kill(self, victims: list[dict[str, Any]]) -> None:
+        self._say(f"killing {len(victims)} workers with SIGKILL: " + ", ".join(v["user_id"] for v in victims))
+        killed_at = {}
+        for victim in victims:
+            killed_at[victim["user_id"]] = time.time()
+            _signal(victim["pid"], signal.SIGKILL)
+        before = {victim["user_id"]: victim["epoch"] for victim in victims}
+
+        def healed(rows: list[dict[str, Any]]) -> bool:
+            return all(
+                row["phase"] == "ready" and row["epoch"] > before[row["user_id"]]
+                for row in rows
+                if row["user_id"] in before
+            )
+
+        self._watch(healed, 40, "all killed workers are replaced")
+        heals = [
+            (datetime.fromisoformat(row["since"]).timestamp() - killed_at[row["user_id"]]) * 1000
+            for row in self._workers()
+            if row["user_id"] in before
+        ]
+        self._summary.killed = len(heals)
+        self._summary.heal_p50_ms, self._summary.heal_p95_ms = _percentiles(heals)
+
+    def _measure_starts(self) -> None:
+        rows = self._workers()
+        warm = [row["start_latency_ms"] for row in rows if row["via"] == "warm"]
+        cold = [row["start_latency_ms"] for row in rows if row["via"] == "cold"]
+        summary = self._summary
+        summary.warm_starts, summary.cold_starts = len(warm), len(cold)
+        summary.warm_p50_ms, summary.warm_p95_ms = _percentiles(warm)
+        summary.cold_p50_ms, summary.cold_p95_ms = _percentiles(cold)
+
+    def _account(self) -> None:
+        """Every accepted command has ended: nothing waits, nothing is in flight, nothing is parked."""
+        left: list[dict[str, Any]] = []
+
+        def empty() -> bool:
+            left[:] = [q for q in self._get("/v1/queues") if q["name"] == "worker-control.fifo"]
+            return all(q["depth"] + q["in_flight"] + q["dead_letter"] == 0 for q in left)
+
+        try:
+            _until(empty, 20, "the queues are empty")
+        except TimeoutError:
+            self._summary.commands_unaccounted = sum(q["depth"] + q["in_flight"] for q in left)
+            self._summary.promises_broken.append("commands were left in the queue or parked")
+
+    def _audit(self, engine: subprocess.Popen[bytes]) -> None:
+        """From outside: the workers' own journals, and the processes that are left."""
+        from worker.journal import overlaps
+
+        doubled = overlaps(self._journal)
+        self._summary.double_workers = len(doubled)
+        if doubled:
+            self._summary.promises_broken.append(f"two workers acted at once for {', '.join(doubled)}")
+        if engine.returncode != 0:
+            self._summary.promises_broken.append(f"the engine ended with {engine.returncode}: see its log")
+        left = _processes_of(self._folder)
+        if left:
+            self._summary.promises_broken.append(f"processes left running: {left}")
+
+    def _command(self, user: str, action: str) -> None:
+        answer = self._api.post(f"/v1/workers/{user}/{action}")
+        answer.raise_for_status()
+        self._summary.commands_accepted += 1
+
+    def _get(self, path: str) -> Any:
+        answer = self._api.get(path)
+        answer.raise_for_status()
+        return answer.json()
+
+    def _workers(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self._get("/v1/workers?limit=200")["workers"]
+        return rows
+
+    def _watch(self, done: Callable[[list[dict[str, Any]]], bool], seconds: float, what: str) -> None:
+        """Wait for a state of the fleet while a table shows it."""
+        from rich.live import Live
+
+        with Live(console=self._console, refresh_per_second=8, transient=True) as live:
+
+            def look() -> bool:
+                rows = self._workers()
+                live.update(_table(rows))
+                return done(rows)
+
+            try:
+                _until(look, seconds, what)
+            except TimeoutError as late:
+                self._summary.promises_broken.append(str(late))
+
+    def _say(self, words: str) -> None:
+        self._console.print(f"[dim]•[/dim] {words}")
+
+
+def _table(rows: list[dict[str, Any]]) -> Any:
+    from rich.table import Table
+
+    table = Table("user", "phase", "via", "pid", "started in", "why", title="the fleet")
+    for row in rows:
+        latency = f"{row['start_latency_ms']:.0f} ms" if row["start_latency_ms"] is not None else ""
+        table.add_row(
+            row["user_id"],
+            row["phase"],
+            row["via"] or "",
+            str(row["pid"] or ""),
+            latency,
+            row["reason"] or "",
+        )
+    return table
+
+
+def _print(summary: Summary, console: Any) -> None:
+    from rich.table import Table
+
+    table = Table("what", "p50", "p95", title="What was seen")
+    table.add_row(
+        f"warm start ({summary.warm_starts})", f"{summary.warm_p50_ms} ms", f"{summary.warm_p95_ms} ms"
+    )
+    table.add_row(
+        f"cold start ({summary.cold_starts})", f"{summary.cold_p50_ms} ms", f"{summary.cold_p95_ms} ms"
+    )
+    table.add_row(
+        f"healed after SIGKILL ({summary.killed})", f"{summary.heal_p50_ms} ms", f"{summary.heal_p95_ms} ms"
+    )
+    console.print(table)
+    console.print(f"frozen worker replaced after {summary.frozen_replaced_s} s (its mark lasts 30 s)")
+    console.print(
+        f"commands accepted {summary.commands_accepted}, unaccounted {summary.commands_unaccounted}"
+    )
+    console.print(f"double workers seen {summary.double_workers}, {summary.seconds} s in all")
+    for broken in summary.promises_broken:
+        console.print(f"PROMISE BROKEN: {broken}", style="bold red")
+    if not summary.promises_broken:
+        console.print("every promise was kept", style="green")
+
+
+def _percentiles(values: list[float]) -> tuple[float, float]:
+    if len(values) < 2:
+        return (round(values[0], 1),) * 2 if values else (0.0, 0.0)
+    cuts = statistics.quantiles(values, n=20, method="inclusive")
+    return round(cuts[9], 1), round(cuts[18], 1)
+
+
+def _until(done: Callable[[], bool], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {seconds:.0f} s: {what}")
+        time.sleep(0.05)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _processes_of(folder: Path) -> list[int]:
+    """Processes that still name this engine's folder on their command line or in their environment."""
+    import psutil
+
+    found = []
+    for process in psutil.process_iter():
+        try:
+            words = " ".join(process.cmdline()) + process.environ().get("MUSTER_TASK_FOLDER", "")
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+        if str(folder) in words and process.status() != psutil.STATUS_ZOMBIE:
+            found.append(process.pid)
+    return found

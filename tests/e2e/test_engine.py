@@ -1,0 +1,189 @@
+"""The whole system on one machine, driven from outside as a process tree."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import psutil
+import pytest
+
+from tests.e2e.engine import UpProcess, until
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
+    engine = UpProcess(tmp_path_factory.mktemp("up") / "engine", "--pool", "2", "--speed", "10")
+    try:
+        yield engine.start()
+    finally:
+        engine.end()
+
+
+@pytest.fixture
+def own_up(tmp_path: Path) -> Iterator[UpProcess]:
+    engine = UpProcess(tmp_path / "engine", "--pool", "1", "--speed", "10")
+    try:
+        yield engine.start()
+    finally:
+        engine.end()
+
+
+def _sqs(up: UpProcess):
+    return boto3.client(
+        "sqs",
+        endpoint_url=up.endpoints["aws"],
+        region_name="us-east-1",
+        aws_access_key_id="local",
+        aws_secret_access_key="local",
+    )
+
+
+def test_a_message_sent_by_the_aws_cli_makes_a_ready_worker(up: UpProcess) -> None:
+    words = [str(Path(sys.executable).parent / "aws"), "--endpoint-url", up.endpoints["aws"]]
+    words += ["sqs", "send-message", "--queue-url", up.endpoints["queues"]["worker-control.fifo"]]
+    words += ["--message-group-id", "cli-user", "--message-deduplication-id", "x"]
+    words += ["--message-body", '{"action":"start","user_id":"cli-user"}']
+    env = {"PATH": os.environ["PATH"], "AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
+    env |= {"AWS_DEFAULT_REGION": "us-east-1", "HOME": str(up.folder)}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "MessageId" in json.loads(done.stdout)
+    assert up.ready("cli-user")["want"] == "running"
+
+
+def test_a_killed_worker_is_healed_and_a_stop_ends_it(up: UpProcess) -> None:
+    up.command("victim", "start")
+    first = up.ready("victim")
+    os.kill(first["pid"], signal.SIGKILL)
+    second = up.ready("victim", first["epoch"])
+    assert second["pid"] != first["pid"]
+    up.command("victim", "stop")
+    up.phase("victim", "stopped")
+    until(lambda: not psutil.pid_exists(second["pid"]), "its process has ended")
+
+
+def test_a_restart_hands_over_to_a_fresh_worker(up: UpProcess) -> None:
+    up.command("fresh", "start")
+    first = up.ready("fresh")
+    up.command("fresh", "restart")
+    second = up.ready("fresh", first["epoch"])
+    assert second["pid"] != first["pid"]
+    until(lambda: not psutil.pid_exists(first["pid"]), "the old process has ended")
+
+
+def test_bad_messages_are_parked_with_a_reason_and_disturb_nobody(up: UpProcess) -> None:
+    sqs, queue = _sqs(up), up.endpoints["queues"]["worker-control.fifo"]
+    bodies = [
+        "not json",
+        "[1]",
+        '{"action":"start"}',
+        '{"action":"start","user_id":"../../etc"}',
+        '{"action":"start","user_id":"u","surprise":1}',
+        '{"action":"start","user_id":"nul\\u0000"}',
+        '{"action":"start","user_id":"ünïcode"}',
+        '{"action":"start","user_id":5}',
+        json.dumps({"action": "start", "user_id": "u", "reason": "x" * 200_000}),
+    ]
+    for number, body in enumerate(bodies):
+        sqs.send_message(
+            QueueUrl=queue,
+            MessageBody=body,
+            MessageGroupId=f"g{number}",
+            MessageDeduplicationId=f"bad-{number}",
+        )
+    up.command("undisturbed", "start")
+    up.ready("undisturbed")
+    reasons: dict[str, str] = {}
+
+    def collect() -> bool:
+        answer = sqs.receive_message(
+            QueueUrl=up.endpoints["queues"]["worker-control-dlq.fifo"],
+            MaxNumberOfMessages=10,
+            MessageAttributeNames=["All"],
+        )
+        for message in answer.get("Messages", ()):
+            reasons[message["Body"]] = message["MessageAttributes"]["reason"]["StringValue"]
+        return len(reasons) == len(bodies)
+
+    until(collect, "all bad messages are in the dead-letter queue")
+    assert "not JSON" in reasons["not json"]
+    assert "user_id" in reasons['{"action":"start","user_id":"../../etc"}']
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/v1/workers/..%2F..%2Fetc/start", 404),
+        ("/v1/workers/a%00b/start", 422),
+        ("/v1/workers/%C3%BC/start", 422),
+        ("/v1/workers/" + "x" * 129 + "/start", 422),
+        ("/v1/workers/u/explode", 404),
+    ],
+)
+def test_bad_requests_get_a_problem_with_a_reason(up: UpProcess, path: str, status: int) -> None:
+    answer = up.api.post(path)
+    assert (answer.status_code // 100, answer.headers["content-type"]) == (4, "application/problem+json")
+    assert answer.status_code in (status, 422)
+    assert answer.json()["detail"]
+
+
+def test_a_request_of_a_megabyte_is_refused(up: UpProcess) -> None:
+    answer = up.api.post("/v1/workers/u/start", content=b"x" * 1_000_000)
+    assert answer.status_code == 413
+
+
+def test_a_second_engine_on_the_folder_names_the_holder_and_leaves_it_alone(up: UpProcess) -> None:
+    words = [sys.executable, "-m", "cli.main", "up", "--dir", str(up.folder), "--api-port", "0"]
+    second = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert second.returncode == 1
+    assert up.process is not None
+    assert f"pid {up.process.pid}" in second.stderr.replace("\n", " ")
+    assert up.api.get("/readyz").status_code == 200
+
+
+def test_a_killed_engine_loses_nobody_and_its_successor_adopts_the_workers(own_up: UpProcess) -> None:
+    own_up.command("survivor", "start")
+    before = own_up.ready("survivor")
+    own_up.kill()
+    # The endpoint lives on: a command sent while no engine runs is waiting for the next one.
+    _sqs(own_up).send_message(
+        QueueUrl=own_up.endpoints["queues"]["worker-control.fifo"],
+        MessageBody='{"action":"start","user_id":"patient"}',
+        MessageGroupId="patient",
+        MessageDeduplicationId="patient",
+    )
+    assert psutil.pid_exists(before["pid"])
+    own_up.start()
+    after = own_up.ready("survivor")
+    assert (after["pid"], after["epoch"]) == (before["pid"], before["epoch"])
+    own_up.ready("patient")
+    os.kill(after["pid"], signal.SIGKILL)  # the successor watches a process it did not start
+    own_up.ready("survivor", after["epoch"])
+
+
+def test_sigterm_leaves_nothing_running_and_the_next_engine_brings_the_users_back(own_up: UpProcess) -> None:
+    own_up.command("comes-back", "start")
+    own_up.ready("comes-back")
+    assert own_up.children()
+    assert own_up.stop() == 0
+    assert own_up.children() == []
+    own_up.start()
+    own_up.ready("comes-back")
+
+
+def test_the_claim_channel_sqs_serves_the_same_contract(tmp_path: Path) -> None:
+    engine = UpProcess(tmp_path / "engine", "--pool", "1", "--claim-channel", "sqs")
+    try:
+        engine.start()
+        until(lambda: engine.api.get("/v1/pool").json()["idle"] == 1, "the pool is full")
+        engine.command("by-sqs", "start")
+        assert engine.ready("by-sqs")["via"] == "warm"
+    finally:
+        engine.end()

@@ -1,0 +1,57 @@
+"""A session that leaves a trace of every act, so that an auditor can see from outside who acted when.
+
+The demonstration and the chaos run use it: two workers that acted for one user at the same time show up as
+interleaved lines, whatever Valkey says.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections import defaultdict
+from pathlib import Path
+
+from worker.session import Context
+
+_ACT_EVERY_S = 0.2
+
+
+class JournalSession:
+    """Acts five times a second while its lease allows: one line `<boot time> <pid> <epoch>` per act."""
+
+    def __init__(self) -> None:
+        self._folder = Path(os.environ["MUSTER_SESSION_JOURNAL"])
+        self._file = -1
+
+    def open(self, ctx: Context) -> None:
+        ctx.lease.require()
+        path = self._folder / f"{ctx.given.user}.log"
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def run(self, ctx: Context) -> None:
+        while not ctx.stopping.wait(_ACT_EVERY_S):
+            if ctx.lease.may_act():
+                self._act(ctx)
+
+    def _act(self, ctx: Context) -> None:
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        os.write(self._file, f"{now:.6f} {os.getpid()} {ctx.given.epoch}\n".encode())
+
+    def close(self, ctx: Context) -> None:  # noqa: ARG002 - the protocol's shape
+        if self._file >= 0:
+            os.close(self._file)
+
+
+def overlaps(folder: Path) -> list[str]:
+    """Users for whom two workers acted in turns: one began before the other had done its last act."""
+    doubled = []
+    for path in sorted(folder.glob("*.log")):
+        spans: dict[str, list[float]] = defaultdict(list)
+        for line in path.read_text(encoding="utf-8").splitlines():
+            at, pid, epoch = line.split()
+            spans[f"{pid}/{epoch}"].append(float(at))
+        ordered = sorted((min(times), max(times)) for times in spans.values())
+        if any(later[0] < earlier[1] for earlier, later in itertools.pairwise(ordered)):
+            doubled.append(path.stem)
+    return doubled
