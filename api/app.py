@@ -1,0 +1,63 @@
+"""The API, put together: one fleet behind one door.
+
+Routes are plain functions that FastAPI runs in its thread pool. The core is synchronous, and so is every
+fleet; a second, asynchronous set of clients would double the code for a read that takes one round trip. A
+store that hangs then holds a thread for its timeout, never the event loop, so health keeps answering. Status
+reads, the only ones that come in crowds, share threads and round trips (`api.together`).
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from api import problems
+from api.auth import Authenticator
+from api.guard import Guard
+from api.routes import events, fleet, health, workers
+from api.source import FleetSource
+
+TITLE = "Muster"
+
+
+def create_app(source: FleetSource, auth: Authenticator) -> FastAPI:
+    app = FastAPI(title=TITLE, version=version("muster"), docs_url=None, redoc_url=None)
+    problems.install(app)
+    # Every router of the API is mounted here, in the order of its documentation.
+    for part in (workers, fleet, events, health):
+        app.include_router(part.router(source))
+    app.add_middleware(Guard, auth=auth)
+    app.openapi = lambda: _documented(app)  # type: ignore[method-assign]
+    return app
+
+
+def _documented(app: FastAPI) -> dict[str, Any]:
+    """The framework does not know what stands at the door: the token and the shape of every error."""
+    if app.openapi_schema is None:
+        schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        parts = schema.setdefault("components", {})
+        parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        schema["security"] = [{"token": []}]
+        parts.setdefault("schemas", {})["Problem"] = {
+            "type": "object",
+            "required": ["type", "title", "status", "detail"],
+            "properties": {
+                "type": {"type": "string"},
+                "title": {"type": "string"},
+                "status": {"type": "integer"},
+                "detail": {"type": "string"},
+            },
+        }
+        error = {
+            "description": "What happened and what to do.",
+            "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        }
+        for path in schema["paths"].values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)
+                operation["responses"]["default"] = error
+        app.openapi_schema = schema
+    return app.openapi_schema

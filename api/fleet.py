@@ -1,0 +1,246 @@
+"""`FleetSource` on the core: commands go to worker-control.fifo, everything else is read from Valkey."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from api import logs, paging
+from api.events import Feed
+from api.queues import Queues, with_dead_letters
+from api.source import (
+    Accepted,
+    DeadLetter,
+    Event,
+    Explanation,
+    LogPage,
+    NotFound,
+    Page,
+    PoolView,
+    QueueView,
+    WorkerQuery,
+    WorkerView,
+)
+from api.views import explanation, known, worker_view
+from muster import keys, steps
+from muster.blueprint import INDEX_BUCKETS, WORKER_CONTROL
+from muster.clock import Clock, SystemClock
+from muster.commands import Action, Command, from_ms
+from muster.errors import BadCommand, Refused, TryLater
+from muster.model import Phase, UserView
+from muster.queues import SqsCommands
+from muster.settings import Settings
+from muster.store import Step, Store, command, tagged, text
+
+_LUA = Path(__file__).parent / "lua"
+IDEMPOTENCY_S = 24 * 3600
+_READ_CHUNK = 500
+#: A list is this old at most, or four times what reading it took: a large fleet must not read all day.
+_LIST_AGE_S = 1.0
+_LIST_COST_SHARE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    workers: Sequence[WorkerView]
+    counts: Mapping[Phase, int]
+    stale_at: float
+
+
+class Fleet:
+    """The fleet of one deployment. Safe to use from many threads.
+
+    `logs` is the folder of the process launcher's logs, where there is one; `wake_pool` asks for a run of the
+    pool manager now, else a new target is seen by its next scheduled run.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        sqs: Any,
+        settings: Settings,
+        *,
+        logs: Path | None = None,
+        wake_pool: Callable[[], None] = lambda: None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._logs = logs
+        self._wake_pool = wake_pool
+        self._clock = clock or SystemClock()
+        self._commands = SqsCommands(sqs, settings.queue_worker_control)
+        self._queues = Queues(sqs, settings)
+        self._feed = Feed(store.client)
+        self._snapshot_lock = threading.Lock()
+        self._snapshot: _Snapshot | None = None
+
+    def command(
+        self,
+        user_id: str,
+        action: Action,
+        *,
+        idempotency_key: str = "",
+        credentials_ref: str = "",
+        reason: str = "",
+    ) -> Accepted:
+        """Remember, then send, always in this order and always both.
+
+        A crash in between leaves a key whose command was never sent; the repeat sends it. A repeat of one
+        that was sent sends it again, which is harmless: within five minutes the queue drops it by its
+        deduplication id, and after that the core sees the same command id at the same moment and does
+        nothing, or finds it superseded.
+        """
+        asked = {"action": action.value, "credentials_ref": credentials_ref, "reason": reason}
+        # Validated before it is remembered: a key must never hold a command that cannot be sent.
+        fresh = _command(user_id, asked | {"command_id": uuid.uuid4().hex}, issued_at_ms=0)
+        tag, issued_at, *first = self._store.one(_accept(fresh, asked, idempotency_key))
+        if tag == "repeated":
+            remembered = json.loads(first[0])
+            if {name: remembered[name] for name in asked} != asked:
+                raise Refused(
+                    f"Idempotency-Key: already used for another {remembered['action']} of this user; "
+                    "take a new key for a new command"
+                )
+        else:
+            remembered = asked | {"command_id": fresh.command_id}
+        sent = _command(user_id, remembered, issued_at_ms=int(issued_at))
+        self._commands.send([sent])
+        self._nudge(WORKER_CONTROL.name)
+        return Accepted(sent.command_id, tag == "repeated")
+
+    def worker(self, user_id: str) -> WorkerView | None:
+        return self.each([user_id])[0]
+
+    def each(self, user_ids: Sequence[str]) -> Sequence[WorkerView | None]:
+        views = self._store.run(*(steps.read_user(user_id) for user_id in user_ids))
+        return [worker_view(view) if known(view) else None for view in views]
+
+    def workers(self, query: WorkerQuery) -> Page:
+        snapshot = self._fresh_snapshot()
+        rows, next_cursor, total = paging.page(snapshot.workers, query)
+        return Page(rows, next_cursor, total, snapshot.counts)
+
+    def counts(self) -> Mapping[Phase, int]:
+        return self._fresh_snapshot().counts
+
+    def explain(self, user_id: str) -> Explanation:
+        return explanation(self._known(user_id, history=True))
+
+    def pool(self) -> PoolView:
+        return self._store.one(self._read_pool())
+
+    def set_pool_target(self, target: int) -> PoolView:
+        wanted = command("HSET", keys.pool_config(self._settings.pool), "wanted", target, parse=int)
+        pool: PoolView = self._store.run(wanted, self._read_pool())[1]
+        self._wake_pool()
+        return pool
+
+    def queues(self) -> Sequence[QueueView]:
+        return self._queues.views()
+
+    def dead_letters(self, queue: str, limit: int = 50) -> Sequence[DeadLetter]:
+        return self._queues.dead_letters(queue, limit)
+
+    def redrive(self, queue: str, message_id: str | None = None) -> int:
+        moved = self._queues.redrive(queue, message_id)
+        self._nudge(with_dead_letters(queue).name)
+        return moved
+
+    def purge(self, queue: str) -> int:
+        return self._queues.purge(queue)
+
+    def logs(self, user_id: str, lines: int, cursor: str = "") -> LogPage:
+        if self._logs is None:
+            raise Refused("the logs of this deployment are in its log service, one stream per task")
+        view = worker_view(self._known(user_id))
+        if view.task_id is None:
+            raise NotFound(f"{user_id} has no task, so no log; 'explain' says why")
+        return logs.read(self._logs, view.task_id, lines, cursor)
+
+    def events(self, idle_s: float) -> AsyncIterator[Event | None]:
+        return self._feed.listen(idle_s)
+
+    def check(self) -> None:
+        self._store.one(command("EXISTS", keys.SWEEP_RUN, parse=int))
+        self._queues.check()
+
+    def _nudge(self, queue: str) -> None:
+        """Only saves the pollers of one machine a moment: what was sent is safe in its queue already."""
+        with suppress(TryLater):
+            self._store.one(command("PUBLISH", keys.NUDGE, queue, parse=int))
+
+    def _known(self, user_id: str, *, history: bool = False) -> UserView:
+        view = self._store.one(steps.read_user(user_id, history=history))
+        if not known(view):
+            raise NotFound(f"nobody ever asked for {user_id}; start it first")
+        return view
+
+    def _read_pool(self) -> Step[PoolView]:
+        name = self._settings.pool
+
+        def parse(reply: Any) -> PoolView:
+            idle, outstanding, launching, wanted, target, version = tagged(reply)
+            return PoolView(
+                name=name,
+                target=int(wanted or target or self._settings.pool_target),
+                idle=int(idle),
+                outstanding=int(outstanding),
+                launching=int(launching),
+                version=version or None,
+            )
+
+        counted = (
+            keys.pool_idle(name),
+            keys.pool_outstanding(name),
+            keys.pool_launching(name),
+            keys.pool_config(name),
+        )
+        return Step(_LUA / "read_pool.lua", counted, (), parse)
+
+    def _fresh_snapshot(self) -> _Snapshot:
+        """One thread reads while the others wait for it: a crowd costs the store one reading."""
+        with self._snapshot_lock:
+            if self._snapshot is None or self._clock.monotonic() >= self._snapshot.stale_at:
+                self._snapshot = self._read_all()
+            return self._snapshot
+
+    def _read_all(self) -> _Snapshot:
+        began = self._clock.monotonic()
+        members = (command("SMEMBERS", keys.index(bucket), parse=list) for bucket in range(INDEX_BUCKETS))
+        users = sorted({text(user) for bucket in self._store.run(*members) for user in bucket})
+        workers: list[WorkerView] = []
+        for start in range(0, len(users), _READ_CHUNK):
+            views = self._store.run(*(steps.read_user(user) for user in users[start : start + _READ_CHUNK]))
+            workers += [worker_view(view) for view in views]
+        found = Counter(worker.phase for worker in workers)
+        ended = self._clock.monotonic()
+        fresh_for = max(_LIST_AGE_S, _LIST_COST_SHARE * (ended - began))
+        return _Snapshot(workers, {phase: found[phase] for phase in Phase}, ended + fresh_for)
+
+
+def _accept(fresh: Command, asked: Mapping[str, str], idempotency_key: str) -> Step[tuple[str, ...]]:
+    # Without a key the command id stands in: nobody else has it, and nothing is remembered under it.
+    hashed = hashlib.sha256((idempotency_key or fresh.command_id).encode()).hexdigest()
+    key = f"api:idempotency:{{{fresh.user_id}}}:{hashed}"
+    body = json.dumps({**asked, "command_id": fresh.command_id})
+    keep_s = IDEMPOTENCY_S if idempotency_key else 0
+    return Step(_LUA / "accept_command.lua", (key,), (body, keep_s), tagged)
+
+
+def _command(user_id: str, fields: Mapping[str, str], *, issued_at_ms: int) -> Command:
+    try:
+        return Command(user_id=user_id, issued_at=from_ms(issued_at_ms), **fields)  # type: ignore[arg-type]
+    except ValidationError as invalid:
+        first = invalid.errors(include_url=False, include_input=False)[0]
+        raise BadCommand(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from invalid

@@ -1,0 +1,42 @@
+"""The API for gunicorn: `gunicorn -k uvicorn.workers.UvicornWorker api.main:app`.
+
+`app` is built from the environment when it is first asked for, so that importing this module needs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cache
+
+from fastapi import FastAPI
+
+from api.app import create_app
+from api.auth import StaticToken
+from api.fleet import Fleet
+from muster.clients import aws_client, valkey_client
+from muster.errors import Refused
+from muster.settings import Settings
+from muster.store import Store
+
+TOKEN_VARIABLE = "MUSTER_API_KEY"  # noqa: S105 - the name of the variable, not a secret
+
+
+def build(environ: Mapping[str, str]) -> FastAPI:
+    """The API of the deployment that `environ` describes."""
+    if not (token := environ.get(TOKEN_VARIABLE)):
+        raise Refused(f"{TOKEN_VARIABLE} is not set; it holds the token that callers must show")
+    settings = Settings.from_env(environ)
+    store = Store(valkey_client(settings), wait_replica=settings.valkey_wait_replica)
+    return create_app(Fleet(store, aws_client(settings, "sqs"), settings), StaticToken(token))
+
+
+@cache
+def _app() -> FastAPI:
+    return build(os.environ)
+
+
+def __getattr__(name: str) -> FastAPI:
+    if name == "app":
+        return _app()
+    raise AttributeError(name)
