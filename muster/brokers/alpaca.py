@@ -75,6 +75,11 @@ class AlpacaBroker:
     def connect(self, credentials: Credentials) -> Account:
         if credentials.broker == "paper" and credentials.url is None:
             raise BadCredentials('broker "paper" needs the "url" of a paper server in the secret')
+        # Checked here because http.client would quote a key it cannot send in its error.
+        if not all(
+            word.isascii() and word.isprintable() for word in (credentials.key_id, credentials.secret)
+        ):
+            raise BadCredentials("the key has characters a key cannot have, maybe a line break at its end")
         self.close()
         url = credentials.url or LIVE_URL
         self._tls = ssl.create_default_context() if url.startswith("https:") else None

@@ -247,7 +247,8 @@ class CcxtBroker:
             ) as refused:
                 raise OrderRejected(str(refused)) from refused
             except (self._ccxt.BaseError, OSError) as away:
-                raise BrokerAway(f"no answer from the exchange: {away!r}") from away
+                # Its words and its trace quote the signed url of the request: they must not reach a log.
+                raise BrokerAway(f"no answer from the exchange ({type(away).__name__})") from None
 
 
 def _order(raw: dict[str, Any], client_order_id: str) -> Order:

@@ -63,7 +63,7 @@ def stand_in(venue: Venue) -> ModuleType:
 
         def _enter(self) -> None:
             if venue.away:
-                raise NetworkError("connection refused")
+                raise NetworkError("memory GET https://exchange.invalid/?signature=canary")
             if self.config["secret"] != "good":
                 raise AuthenticationError("invalid key")
             for order in venue.orders.values():  # what can be filled is filled by the time of the next call

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -235,8 +236,11 @@ def test_a_broker_that_is_away_says_so_and_the_session_goes_on_when_it_is_back(
     broker.place(order)
     assert broker.updates(SECOND) == Opened()
     market.leave()
-    with pytest.raises(BrokerAway):
+    with pytest.raises(BrokerAway) as away:
         broker.account()
+    assert "canary" not in "".join(traceback.format_exception(away.value)), (
+        "a signed url must not reach a log"
+    )
     with pytest.raises(BrokerAway):
         broker.place(market.order())
     assert isinstance(until(broker, lambda told: isinstance(told, BrokerAway)), BrokerAway)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -346,6 +347,14 @@ def test_nothing_listening_is_away(server: Scripted) -> None:
 def test_a_wrong_url_is_a_matter_for_a_person(url: str) -> None:
     with pytest.raises(BadCredentials, match="url"):
         AlpacaBroker(FakeClock()).connect(Credentials("paper", "key", "secret", url or None))
+
+
+@pytest.mark.parametrize("secret", ["canary\n", "canary\u00fc", "canary\u20ac", "canary\r\nX-Evil: 1"])
+def test_a_key_that_cannot_be_sent_is_not_quoted(server: Scripted, secret: str) -> None:
+    with pytest.raises(BadCredentials) as bad:
+        AlpacaBroker(FakeClock()).connect(Credentials("alpaca", "key", secret, server.url))
+    assert "canary" not in "".join(traceback.format_exception(bad.value))
+    assert server.asked == []
 
 
 def test_a_worker_pays_for_little() -> None:
