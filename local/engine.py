@@ -89,7 +89,7 @@ class Engine:
         """Bring everything up, adopting what lives; what `endpoints.json` says."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock.acquire()
-        # Before the handlers are imported: their logs and metrics belong in a file, as on AWS, not on a terminal.
+        # Before the handlers are imported: their logs and metrics belong in a file, not on the terminal.
         sys.stdout = (self._folder / "functions.log").open("a", encoding="utf-8", buffering=1)
         (self._folder / "endpoints.json").unlink(missing_ok=True)
         valkey_url = self.options.valkey_url or self._start_valkey()
