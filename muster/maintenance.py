@@ -17,7 +17,7 @@ from muster.commands import Action as CommandAction
 from muster.commands import Command, from_ms
 from muster.deps import Deps
 from muster.errors import TryLater
-from muster.launchers.port import TaskKind, TaskView
+from muster.launchers.port import TaskKind, TaskStatus, TaskView
 from muster.model import Cause, UserView, Want
 from muster.reconcile import (
     Action,
@@ -35,6 +35,7 @@ from muster.steps import ms
 from muster.store import Step, command, fields, tagged, text
 
 _READ_CHUNK = 500
+_MEMORY_S = round(blueprint.SWEEP_MEMORY.total_seconds())
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +80,17 @@ def sweep(deps: Deps, run_id: str, invoke: Callable[[Sequence[Batch]], None]) ->
     tag, other = deps.store.one(steps.begin_sweep(run_id))
     if tag == "busy":
         return SweepReport(run_id, busy=other)
-    sizes = deps.store.run(
-        *(command("SCARD", keys.index(bucket), parse=int) for bucket in range(blueprint.INDEX_BUCKETS))
-    )
-    batches = cut_into_batches(run_id, sizes)
-    listed = _list_tasks(deps, run_id, len(batches))
-    invoke(batches)
-    stopped, suspects = _judge_leftovers(deps, other) if listed and other else (0, 0)
-    deps.store.one(steps.end_sweep(run_id))
+    try:
+        sizes = deps.store.run(
+            *(command("SCARD", keys.index(bucket), parse=int) for bucket in range(blueprint.INDEX_BUCKETS))
+        )
+        batches = cut_into_batches(run_id, sizes)
+        listed = _list_tasks(deps, run_id, len(batches))
+        invoke(batches)
+        stopped, suspects = _judge_leftovers(deps, other) if listed and other else (0, 0)
+    finally:
+        # Also after an error: a lock left behind would keep the next five sweeps from running.
+        deps.store.one(steps.end_sweep(run_id))
     seconds = deps.clock.monotonic() - began
     return SweepReport(run_id, sum(sizes), len(batches), stopped, suspects, seconds=seconds)
 
@@ -117,18 +121,24 @@ def _list_tasks(deps: Deps, run_id: str, batches: int) -> bool:
         return False
     pool_tasks = deps.store.one(command("HVALS", keys.pool_tasks(deps.pool), parse=tagged))
     unclaimed = sorted(set(listed) - set(pool_tasks))
-    kept_s = round(blueprint.SWEEP_MEMORY.total_seconds())
     rows: list[Step[Any]] = [
         command("SADD", keys.sweep_listed(run_id), *unclaimed[i : i + 1000], parse=int)
         for i in range(0, len(unclaimed), 1000)
     ]
     deps.store.run(
         *rows,
-        command("EXPIRE", keys.sweep_listed(run_id), kept_s, parse=int),
-        command("HSET", keys.sweep_done(run_id), "batches", batches, parse=int),
-        command("EXPIRE", keys.sweep_done(run_id), kept_s, parse=int),
+        command("EXPIRE", keys.sweep_listed(run_id), _MEMORY_S, parse=int),
+        *_note_done(run_id, "batches", batches),
     )
     return True
+
+
+def _note_done(run_id: str, what: str, value: object) -> tuple[Step[Any], ...]:
+    """Written by the coordinator and by every batch; whoever writes last, it is forgotten in the end."""
+    return (
+        command("HSET", keys.sweep_done(run_id), what, value, parse=int),
+        command("EXPIRE", keys.sweep_done(run_id), _MEMORY_S, parse=int),
+    )
 
 
 def _judge_leftovers(deps: Deps, previous: str) -> tuple[int, int]:
@@ -142,7 +152,7 @@ def _judge_leftovers(deps: Deps, previous: str) -> tuple[int, int]:
         return 0, len(suspects)  # a batch did not finish: its users' tasks only look unknown
     brake = any(value == "brake" for value in done.values())
     views = deps.launcher.describe(left) if left else {}
-    expected = _expected_by_owner(deps, views.values())
+    expected = _in_use_now(deps, left) | _expected_by_owner(deps, views.values())
     now = deps.clock.now()
     stopped, kept = 0, []
     for task_id, view in views.items():
@@ -155,8 +165,10 @@ def _judge_leftovers(deps: Deps, previous: str) -> tuple[int, int]:
         )
         match judge_task(seen):
             case StopTask(why):
-                deps.launcher.stop(task_id, why)
-                stopped += 1
+                if _stopped(deps, task_id, why):
+                    stopped += 1
+                else:
+                    kept.append(task_id)
             case Wait():
                 kept.append(task_id)
     marks = [word for task_id in kept for word in (task_id, suspects.get(task_id, str(round(now * 1000))))]
@@ -165,6 +177,16 @@ def _judge_leftovers(deps: Deps, previous: str) -> tuple[int, int]:
         *([command("HSET", keys.SWEEP_SUSPECTS, *marks, parse=int)] if marks else []),
     )
     return stopped, len(kept)
+
+
+def _in_use_now(deps: Deps, left: Sequence[str]) -> set[str]:
+    """What is left is a minute old: since then a pool worker may have joined, or have taken a user's mark."""
+    pool_tasks, *owners = deps.store.run(
+        command("HVALS", keys.pool_tasks(deps.pool), parse=tagged), *(steps.owner_of(task) for task in left)
+    )
+    views = deps.store.run(*(steps.read_user(user) for user in owners if user))
+    marked = {view.live_mark.task_id for view in views if view.want is Want.RUNNING and view.live_mark}
+    return marked | set(pool_tasks)
 
 
 def _expected_by_owner(deps: Deps, views: Iterable[TaskView]) -> set[str]:
@@ -194,9 +216,9 @@ def sweep_batch(deps: Deps, batch: Batch) -> BatchReport:
     _claim_tasks(deps, batch.run_id, views)
 
     wanting = [view for view in views if view.want is Want.RUNNING]
-    missing = [view for view in wanting if view.live_mark is None and view.lease is None]
-    report.users, report.brake = len(views), braked(len(wanting), len(missing))
     tasks = deps.launcher.describe(sorted({task for view in views if (task := _task_to_ask(view))}))
+    vanished = [view for view in wanting if _mark_vanished(view, tasks)]
+    report.users, report.brake = len(views), braked(len(wanting), len(vanished))
     now = deps.clock.now()
     decisions = [(view, reconcile(see(view, tasks, now, brake=report.brake))) for view in views]
     _act(deps, decisions, report)
@@ -205,10 +227,23 @@ def sweep_batch(deps: Deps, batch: Batch) -> BatchReport:
         report.unaccounted += _unaccounted(view, action)
         report.given_up += view.want is Want.FAILED
     verdict = "brake" if report.brake else "done"
-    deps.store.one(
-        command("HSET", keys.sweep_done(batch.run_id), f"batch-{batch.number}", verdict, parse=int)
-    )
+    deps.store.run(*_note_done(batch.run_id, f"batch-{batch.number}", verdict))
     return report
+
+
+#: An honest worker that could not renew for this long has ended itself: what still runs then only hangs.
+_NEWS_MS = ms(blueprint.EXIT_AFTER) + ms(blueprint.MARKLESS_PATIENCE)
+
+
+def _mark_vanished(view: UserView, tasks: dict[str, TaskView]) -> bool:
+    """Does its task run without its mark, as news? Only that speaks for a store that lost marks: not a task
+    that waits for capacity, not one that ended, and not one that has hung for several sweeps."""
+    task = tasks.get(_task_to_ask(view))
+    if view.live_mark or view.lease or task is None:
+        return False
+    since = view.missing_since_ms
+    lately = since is None or view.now_ms - since < _NEWS_MS
+    return lately and task.status in (TaskStatus.RUNNING, TaskStatus.UNKNOWN)
 
 
 def _claim_tasks(deps: Deps, run_id: str, views: list[UserView]) -> None:
@@ -249,6 +284,7 @@ def see(view: UserView, tasks: dict[str, TaskView], now: float, *, brake: bool) 
         backoff_left_ms=max(0, view.retry_at_ms - view.now_ms),
         failures=view.failures,
         brake=brake,
+        held=view.held_epoch == view.epoch,
     )
 
 
@@ -257,20 +293,20 @@ def _age_ms(task: TaskView, now: float) -> int:
 
 
 def _act(deps: Deps, decisions: list[tuple[UserView, Action]], report: BatchReport) -> None:
+    """Whoever cannot be stopped now is left to the next sweep; the others of the batch are not."""
     before: list[Step[Any]] = []
     repairs: list[Command] = []
     forget: list[UserView] = []
     for view, action in decisions:
         match action:
             case Restart(why, stop_task, clear):
-                if stop_task:
-                    deps.launcher.stop(_task_to_ask(view), why)
+                if stop_task and not _stopped(deps, _task_to_ask(view), why):
+                    continue
                 if clear and (task := _task_to_ask(view)):
                     before.append(steps.task_stopped(view.user, task, why))
                 repairs.append(repair(view, why))
             case StopTask(why):
-                deps.launcher.stop(_task_to_ask(view), why)
-                report.stopped += 1
+                report.stopped += _stopped(deps, _task_to_ask(view), why)
             case Wait(_, True):
                 before.append(steps.note_missing(view.user, view.epoch))
             case Forget():
@@ -279,6 +315,15 @@ def _act(deps: Deps, decisions: list[tuple[UserView, Action]], report: BatchRepo
     deps.commands.send(repairs)
     report.restarts = len(repairs)
     report.forgotten = _forget(deps, forget)
+
+
+def _stopped(deps: Deps, task_id: str, why: str) -> bool:
+    """Was the task told to stop? False when the launcher has no call left for it now."""
+    try:
+        deps.launcher.stop(task_id, why)
+    except TryLater:
+        return False
+    return True
 
 
 def _forget(deps: Deps, views: list[UserView]) -> int:
@@ -320,22 +365,19 @@ def task_stopped(deps: Deps, task_id: str, reason: str) -> str:
     A user's worker is replaced at once unless it is backing off; the sweep does that later.
     """
     user = deps.store.one(steps.owner_of(task_id))
-    if user:
-        cleared, restarting = deps.store.run(
-            steps.task_stopped(user, task_id, reason),
-            command("GETDEL", keys.restarting(user), parse=bool),
+    if user and deps.store.one(steps.task_stopped(user, task_id, reason))[0] == "cleared":
+        view, restarting = deps.store.run(
+            steps.read_user(user), command("GETDEL", keys.restarting(user), parse=bool)
         )
-        if cleared[0] == "cleared":
-            view = deps.store.one(steps.read_user(user))
-            cause = Cause.MOVE if restarting else Cause.REPAIR
-            if view.want is not Want.RUNNING:
-                return "no worker wanted"
-            if view.live_mark or view.lease:
-                return "its successor is there"
-            if view.retry_at_ms > view.now_ms and not restarting:
-                return "backing off"
-            deps.commands.send([repair(view, reason or "its task ended", cause)])
-            return "repair sent"
+        cause = Cause.MOVE if restarting else Cause.REPAIR
+        if view.want is not Want.RUNNING:
+            return "no worker wanted"
+        if view.live_mark or view.lease:
+            return "its successor is there"
+        if view.retry_at_ms > view.now_ms and not restarting:
+            return "backing off"
+        deps.commands.send([repair(view, reason or "its task ended", cause)])
+        return "repair sent"
     if warm_pool.task_stopped(deps, task_id):
         deps.wake_pool()
         return "pool place freed"

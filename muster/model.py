@@ -113,6 +113,7 @@ class UserView:
     lease: StartLease | None
     state: str
     history: tuple[HistoryEntry, ...] = ()
+    held_epoch: int = 0  #: the last epoch whose mark was taken
 
     @property
     def live_mark(self) -> Mark | None:

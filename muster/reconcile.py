@@ -23,6 +23,7 @@ class Seen:
     backoff_left_ms: int = 0
     failures: int = 0
     brake: bool = False  #: many marks vanished at once: kill nothing
+    held: bool = False  #: the current epoch's mark was taken once, so its task is not booting any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ def _wants_worker(seen: Seen) -> Action:
         case TaskStatus.RUNNING:
             if seen.brake:
                 return Wait("many marks vanished at once; it takes its mark again", note_missing=True)
-            if seen.task_age_ms < ms(blueprint.BOOT_PATIENCE):
+            if not seen.held and seen.task_age_ms < ms(blueprint.BOOT_PATIENCE):
                 return Wait("its task has just started")
             if seen.missing_ms is None or seen.missing_ms < ms(blueprint.MARKLESS_PATIENCE):
                 return Wait("its task runs without a mark; it may take it again", note_missing=True)

@@ -152,6 +152,7 @@ def _user_view(user: str, reply: Any) -> UserView:
         lease=_lease(lease, int(reply[6])) if lease else None,
         state=text(reply[7]),
         history=tuple(_history(text(line)) for line in reply[8]),
+        held_epoch=int(desired.get("held_epoch", 0)),
     )
 
 
