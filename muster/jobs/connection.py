@@ -68,9 +68,10 @@ def _open_valkey(url: str, clock: Clock) -> tuple[WorkBackend, RegistrationBacke
     import redis
 
     from muster.jobs.valkey import ValkeyWork
+    from muster.jobs.valkey_client import DirectClient
     from muster.jobs.valkey_workers import ValkeyRegistration
     from muster.store import Store
 
     client = redis.Redis.from_url(url.replace("valkey", "redis", 1), decode_responses=True)
-    store = Store(client)
+    store = Store(DirectClient(client))
     return ValkeyWork(store, clock), ValkeyRegistration(store, clock)

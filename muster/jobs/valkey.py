@@ -35,6 +35,7 @@ from muster.store import Step, Store, command, fields, tagged, text
 T = TypeVar("T")
 
 _LUA = Path(__file__).parent / "lua"
+_TURN = _LUA / "turn.lua"
 _POOLS = "jobs:pools"  # SET of the names of all pools
 _PAGE = 500
 _RETRY = (int(RETRY_FIRST.total_seconds() * 1000), int(RETRY_MAX.total_seconds() * 1000))
@@ -89,7 +90,7 @@ class ValkeyPool(WorkPool):
         for done in finished:
             args += [done.id, done.token, "" if done.result is None else json.dumps(done.result)]
         keys = (*self._turn_keys, self._held(worker_id))
-        accepted, flat = self._store.one(Step(_LUA / "turn.lua", keys, tuple(args), lambda reply: reply))
+        accepted, flat = self._store.one(Step(_TURN, keys, tuple(args), lambda reply: reply))
         jobs = [
             self._item(text(flat[i]), flat[i + 1], flat[i + 2], checkpoint=flat[i + 3])
             for i in range(0, len(flat), 4)
@@ -237,14 +238,15 @@ class ValkeyPool(WorkPool):
         error: Any = None,
         progress: Any = None,
     ) -> WorkItem:
-        status, attempts, token, retries, priority, worker, claimed, finished, cancel, dedup, run_at = (
-            json.loads(state)
+        line, dedup = text(state).split("\n", 1)
+        status, attempts, token, retries, priority, claimed, finished, cancel, run_at, worker = line.split(
+            " ", 9
         )
         about = json.loads(body)
         return WorkItem(
-            job_id, self.name, about["d"], about["k"], _STATUS[status], attempts, retries, token,
-            worker or None, claimed / 1000 if claimed else None, priority, run_at / 1000 if run_at else None,
-            about["c"], finished / 1000 if finished else None, cancel == 1, dedup or None, about.get("l"),
+            job_id, self.name, about["d"], about["k"], _STATUS[status], int(attempts), int(retries), int(token),
+            worker or None, _moment(claimed), int(priority), _moment(run_at),
+            about["c"], _moment(finished), cancel == "1", dedup or None, about.get("l"),
             about.get("p"), json.loads(result) if result else None, text(error) if error else None,
             json.loads(progress) if progress else None, json.loads(checkpoint) if checkpoint else None,
         )  # fmt: skip
@@ -281,6 +283,10 @@ class ValkeyWork:
 
 def _pick(keys: dict[str, str], parts: str) -> tuple[str, ...]:
     return tuple(keys[part] for part in parts.split())
+
+
+def _moment(ms: str) -> float | None:
+    return None if ms == "0" else int(ms) / 1000
 
 
 def _text(value: Any) -> str:
