@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint format clean
+.PHONY: help setup up demo supervise test lint format clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -18,6 +18,15 @@ $(READY): requirements.txt requirements-dev.txt pyproject.toml
 	@touch $@
 
 setup: $(READY) ## create the virtual environment with the pinned packages
+
+up: $(READY) ## the whole system on this machine, until Ctrl-C
+	$(BIN)/muster up
+
+demo: $(READY) ## the whole story in about a minute, with its figures
+	$(BIN)/muster demo
+
+supervise: $(READY) ## the one-host supervisor with the three pairs of examples/workers.yml
+	$(BIN)/muster supervise examples/workers.yml
 
 test: $(READY) ## run every test
 	$(BIN)/python -m pytest

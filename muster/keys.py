@@ -18,26 +18,32 @@ EVENTS = "muster:events"
 
 
 def desired(user: str) -> str:
+    """hash, for ever: want, issued_at, command_id, credentials_ref, failures, retry_at; task_id and held_epoch of the last worker."""
     return f"worker:desired:{{{user}}}"
 
 
 def epoch(user: str) -> str:
+    """int, for ever: the fencing number, at least the server time in ms of the last start or stop."""
     return f"worker:epoch:{{{user}}}"
 
 
 def active(user: str) -> str:
+    """hash, 30 s: the mark. worker_id, task_id, epoch, via, version, since, ready_at."""
     return f"worker:active:{{{user}}}"
 
 
 def starting(user: str) -> str:
+    """hash, until its deadline: the start lease. epoch, command_id, attempt, task_id, since."""
     return f"worker:starting:{{{user}}}"
 
 
 def state(user: str) -> str:
+    """JSON, 60 s: what the worker last published."""
     return f"worker:state:{{{user}}}"
 
 
 def inbox(user: str) -> str:
+    """stream: orders and commands for the worker."""
     return f"worker:inbox:{{{user}}}"
 
 
@@ -47,10 +53,12 @@ def order(user: str, order_id: str) -> str:
 
 
 def restarting(user: str) -> str:
+    """flag, 60 s: restart now, no backoff."""
     return f"worker:restarting:{{{user}}}"
 
 
 def history(user: str) -> str:
+    """list: the last lines of the user's time line, `ms|event|epoch|detail`."""
     return f"worker:history:{{{user}}}"
 
 
@@ -70,14 +78,17 @@ def bucket_of(user: str) -> int:
 
 
 def index(bucket: int) -> str:
+    """set: user ids of one of 256 buckets by hash; what maintenance partitions."""
     return f"users:index:{bucket:02x}"
 
 
 def pool_idle(pool: str) -> str:
+    """zset worker_id -> expires at (ms): live and waiting."""
     return f"pool:idle:{{{pool}}}"
 
 
 def pool_outstanding(pool: str) -> str:
+    """zset claim_id -> deadline (ms): sent, not taken yet."""
     return f"pool:outstanding:{{{pool}}}"
 
 
@@ -112,6 +123,7 @@ def pool_wake(pool: str, worker_id: str) -> str:
 
 
 def pool_member(pool: str, worker_id: str) -> str:
+    """hash, 30 s: task_id, version, host, since."""
     return f"pool:member:{{{pool}}}:{worker_id}"
 
 
@@ -128,6 +140,7 @@ def pool_keys(pool: str) -> tuple[str, ...]:
 
 
 def budget(bucket: str) -> str:
+    """hash: tokens of a call bucket that all functions share."""
     return f"budget:{{{bucket}}}"
 
 
