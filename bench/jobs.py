@@ -219,9 +219,8 @@ def report(all_of: list[Contender]) -> bool:
         for name, goal in (("muster", one), ("muster x10", ten)):
             ratio = mine[name].drain[1] / best.drain[1]
             met.append(ratio >= goal)
-            print(
-                f"{store}: {name} drains {ratio:.1f} x {best.name} (goal {goal:g} x){'' if met[-1] else '  NOT MET'}"
-            )
+            verdict = "" if met[-1] else "  NOT MET"
+            print(f"{store}: {name} drains {ratio:.1f} x {best.name} (goal {goal:g} x){verdict}")
         quick = min(others, key=lambda c: c.latency_ms)
         ratio = mine["muster"].latency_ms / quick.latency_ms
         met.append(ratio <= 1.0)

@@ -145,7 +145,7 @@ def push(numbers):
             await task.kiq(n)
     _loop.run_until_complete(all())
 def work():
-    words = ["worker", "peer_taskiq:broker", "--workers", "1", "--log-level", "ERROR", "--no-configure-logging"]
+    words = ["worker", "peer_taskiq:broker", "--workers", "1", "--no-configure-logging"]
     os.execvp(sys.executable, [sys.executable, "-m", "taskiq", *words])
 """,
 }

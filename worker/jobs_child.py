@@ -130,9 +130,9 @@ class Child:
         try:
             ctx = Context(job, self._pool, self._slot, self._options.results)
             result = self._resolve(job.kind)(job, ctx)
-            if inspect.isawaitable(result):
-                result = self._event_loop().run_until_complete(result)
             if result is not None:
+                if inspect.isawaitable(result):
+                    result = self._event_loop().run_until_complete(result)
                 json.dumps(result)
             if time.monotonic() - started > 1.0:
                 done = {"fraction": 1.0, "note": "done", "memory_mb": peak_memory_mb()}

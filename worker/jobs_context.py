@@ -33,7 +33,6 @@ class Context:
 
     def __init__(self, job: WorkItem, pool: WorkPool, slot: Slot, results: Path) -> None:
         self.job = job
-        self.log = logging.LoggerAdapter(logging.getLogger("job"), {"job": job.id})
         self._pool = pool
         self._slot = slot
         self._results = results
@@ -43,6 +42,11 @@ class Context:
     def resume_from(self) -> Any:
         """The last checkpoint of an earlier attempt, or None."""
         return self.job.checkpoint
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A log whose lines carry the job's id."""
+        return logging.LoggerAdapter(logging.getLogger("job"), {"job": self.job.id})
 
     @property
     def cancelled(self) -> bool:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 _SIZE = mmap.PAGESIZE
 _INT = struct.Struct("q")
-_REAL = struct.Struct("d")
-_JOB, _TOKEN, _STARTED, _LIMIT, _COUNT, _STOP, _CANCEL = range(0, 56, 8)
+_DETAILS = struct.Struct("qddq")  # token, started, limit, count
+_JOB, _TOKEN, _COUNT, _STOP, _CANCEL = 0, 8, 32, 40, 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ class Slot:
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self._page = mmap.mmap(fd, _SIZE)
+        self._begun = self.count
 
     @classmethod
     def create(cls) -> Slot:
@@ -48,10 +49,8 @@ class Slot:
 
     def begin(self, current: Current) -> None:
         """The id goes in last: whoever sees it also sees the rest."""
-        _INT.pack_into(self._page, _TOKEN, current.token)
-        _REAL.pack_into(self._page, _STARTED, current.started)
-        _REAL.pack_into(self._page, _LIMIT, current.limit)
-        _INT.pack_into(self._page, _COUNT, self.count + 1)
+        self._begun += 1
+        _DETAILS.pack_into(self._page, _TOKEN, current.token, current.started, current.limit, self._begun)
         _INT.pack_into(self._page, _JOB, int(current.job_id))
 
     def end(self) -> None:
@@ -71,7 +70,8 @@ class Slot:
     def current(self) -> Current | None:
         """The job in the child's hands, or None between jobs and while it is being written."""
         job_id = self._int(_JOB)
-        seen = Current(str(job_id), self._int(_TOKEN), self._real(_STARTED), self._real(_LIMIT))
+        token, started, limit, _ = _DETAILS.unpack_from(self._page, _TOKEN)
+        seen = Current(str(job_id), token, started, limit)
         return seen if job_id and self._int(_JOB) == job_id else None
 
     @property
@@ -88,6 +88,3 @@ class Slot:
 
     def _int(self, offset: int) -> int:
         return int(_INT.unpack_from(self._page, offset)[0])
-
-    def _real(self, offset: int) -> float:
-        return float(_REAL.unpack_from(self._page, offset)[0])

@@ -244,8 +244,8 @@ class ValkeyPool(WorkPool):
         )
         about = json.loads(body)
         return WorkItem(
-            job_id, self.name, about["d"], about["k"], _STATUS[status], int(attempts), int(retries), int(token),
-            worker or None, _moment(claimed), int(priority), _moment(run_at),
+            job_id, self.name, about["d"], about["k"], _STATUS[status], int(attempts), int(retries),
+            int(token), worker or None, _moment(claimed), int(priority), _moment(run_at),
             about["c"], _moment(finished), cancel == "1", dedup or None, about.get("l"),
             about.get("p"), json.loads(result) if result else None, text(error) if error else None,
             json.loads(progress) if progress else None, json.loads(checkpoint) if checkpoint else None,
