@@ -78,10 +78,18 @@ class Feed:
             with self._lock:
                 self._watchers.discard(watcher)
 
-    def close_if_idle(self, reader: _Reader) -> bool:
-        """True: nobody listens, the reader ends; the next listener gets a new one."""
+    def close(self) -> None:
+        """End every stream and the reader; returns when nothing uses the client any more."""
         with self._lock:
-            if self._watchers:
+            reader = self._reader
+        if reader is not None:
+            self.broken(reader)
+            reader.thread.join()
+
+    def close_if_idle(self, reader: _Reader) -> bool:
+        """True: nobody listens to this reader, it ends; the next listener gets a new one."""
+        with self._lock:
+            if self._reader is reader and self._watchers:
                 return False
             if self._reader is reader:
                 self._reader = None
@@ -115,7 +123,8 @@ class _Reader:
         self._feed = feed
         self._answered = threading.Event()
         self._failure: RedisError | None = None
-        threading.Thread(target=self._run, name="events-reader", daemon=True).start()
+        self.thread = threading.Thread(target=self._run, name="events-reader", daemon=True)
+        self.thread.start()
 
     def subscribed(self) -> None:
         """Wait until the channel is subscribed to; `TryLater` if it cannot be."""

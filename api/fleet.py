@@ -175,6 +175,10 @@ class Fleet:
         self._store.one(command("EXISTS", keys.SWEEP_RUN, parse=int))
         self._queues.check()
 
+    def close(self) -> None:
+        """End the event streams, so that the server can end; the clients stay their owner's."""
+        self._feed.close()
+
     def _nudge(self, queue: str) -> None:
         """Only saves the pollers of one machine a moment: what was sent is safe in its queue already."""
         with suppress(TryLater):

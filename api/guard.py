@@ -1,4 +1,4 @@
-"""The door of the API: token, size of the body, headers of the answer.
+"""The door of the API: token, size of the body, headers of the answer, and an answer for every accident.
 
 Plain ASGI, because it stands before every request: wrapping an event stream costs nothing, and nothing behind
 it, a router's 404 included, answers somebody without a token.
@@ -7,12 +7,14 @@ it, a router's 404 included, answers somebody without a token.
 from __future__ import annotations
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.auth import Authenticator
-from api.problems import problem
+from api.problems import problem, unexpected
 
 MAX_BODY_BYTES = 64 * 1024
+TOO_LARGE = f"the body may have {MAX_BODY_BYTES} bytes at most"
 #: Health is asked for by load balancers, which hold no token.
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 
@@ -23,10 +25,6 @@ _SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Cache-Control": "no-store",
 }
-
-
-class _TooLarge(Exception):
-    """The body went on after its limit."""
 
 
 class Guard:
@@ -42,8 +40,12 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
             return
 
+        started = False
+
         async def send_guarded(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
+                started = True
                 headers = MutableHeaders(scope=message)
                 for name, value in _SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
@@ -63,10 +65,9 @@ class Guard:
                 return
             scope.setdefault("state", {})["principal"] = principal
 
-        too_large = problem(413, f"the body may have {MAX_BODY_BYTES} bytes at most", {"Connection": "close"})
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > MAX_BODY_BYTES:
-            await too_large(scope, receive, send_guarded)
+            await problem(413, TOO_LARGE)(scope, receive, send_guarded)
             return
         seen = 0
 
@@ -75,10 +76,12 @@ class Guard:
             message = await receive()
             seen += len(message.get("body", b""))
             if seen > MAX_BODY_BYTES:
-                raise _TooLarge
+                raise HTTPException(413, TOO_LARGE)
             return message
 
         try:
             await self._app(scope, receive_limited, send_guarded)
-        except _TooLarge:
-            await too_large(scope, receive, send_guarded)
+        except Exception as error:
+            if started:
+                raise  # half an answer is out already: the server closes the connection
+            await unexpected(error)(scope, receive, send_guarded)

@@ -49,7 +49,7 @@ def unexpected(error: Exception) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error of `app` this way, the framework's own too."""
+    """Answer every foreseen error of `app` this way, the framework's own too; the guard answers the rest."""
 
     async def by_muster(_: Request, error: Exception) -> Response:
         assert isinstance(error, MusterError)
@@ -65,10 +65,6 @@ def install(app: FastAPI) -> None:
         where = ".".join(str(part) for part in first["loc"])
         return problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"{where}: {first['msg']}")
 
-    async def by_accident(_: Request, error: Exception) -> Response:
-        return unexpected(error)
-
     app.add_exception_handler(MusterError, by_muster)
     app.add_exception_handler(HTTPException, by_http)
     app.add_exception_handler(RequestValidationError, by_validation)
-    app.add_exception_handler(Exception, by_accident)
