@@ -43,9 +43,11 @@ def park(sqs: Any, dlq_url: str, record: Mapping[str, Any], reason: str) -> None
     """Put a record that can never work into the dead-letter queue at once, with its reason.
 
     Left to its receive count it would block its user's group for 3 x 90 s. The record's own message id is
-    the deduplication id, so that a repeat of this step parks it once.
+    the deduplication id, so that a repeat of this step parks it once. SQS refuses control characters in an
+    attribute, and a reason may quote the sender's own field names.
     """
     attributes = record["attributes"]
+    readable = "".join(character if character.isprintable() else "?" for character in reason)
     try:
         sqs.send_message(
             QueueUrl=dlq_url,
@@ -53,7 +55,7 @@ def park(sqs: Any, dlq_url: str, record: Mapping[str, Any], reason: str) -> None
             MessageGroupId=attributes["MessageGroupId"],
             MessageDeduplicationId=record["messageId"],
             MessageAttributes={
-                "reason": {"DataType": "String", "StringValue": reason[:1000]},
+                "reason": {"DataType": "String", "StringValue": readable[:1000]},
                 "source": {"DataType": "String", "StringValue": record.get("eventSourceARN", "unknown")},
                 "sent_at_ms": {"DataType": "Number", "StringValue": attributes["SentTimestamp"]},
             },
