@@ -10,6 +10,7 @@ failed gets none of its later ones, which keeps the order its queue promised.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -159,7 +160,8 @@ def _claim(starts: list[_Start], deps: Deps) -> list[_Start]:
     unsent = deps.channel.send(reserved) if reserved else []
     if unsent:
         deps.store.run(*(steps.release_slot(deps.pool, claim.claim_id) for claim in unsent))
-    if slots[-1].left < slots[-1].target * blueprint.POOL_LOW_WATER:
+    # Only the claim that crosses the line wakes the manager: a start must not cost a second call to AWS.
+    if any(s.reserved and s.left < s.target * blueprint.POOL_LOW_WATER <= s.left + 1 for s in slots):
         deps.wake_pool()
     sent = {claim.user_id for claim in reserved if claim not in unsent}
     return [start for start in starts if start.command.user_id in sent]
@@ -188,7 +190,9 @@ def _launch(starts: list[_Start], deps: Deps) -> dict[str, Result]:
     owned = [steps.own_task(task, start.command.user_id) for start, task in launched]
     replies = deps.store.run(*bound, *owned, *follow_ups)
     for (start, task_id), reply in zip(launched, replies, strict=False):
-        if reply[0] == "stale":
-            deps.launcher.stop(task_id, "a newer command overtook this start")
         results[start.command.user_id] = Outcome.SUPERSEDED if reply[0] == "stale" else Outcome.LAUNCHED
+        if reply[0] == "stale":
+            # Not needed for safety (its worker finds itself stale and exits), so it fails nobody's start.
+            with suppress(MusterError):
+                deps.launcher.stop(task_id, "a newer command overtook this start")
     return results
