@@ -33,13 +33,12 @@ class Control:
                     self._pubsub = self._client.pubsub(ignore_subscribe_messages=True)
                     self._pubsub.subscribe(keys.CONTROL)
                 message = self._pubsub.get_message(timeout=left)
+                if message is not None:
+                    self._handle(message["data"])
             except Exception as away:  # noqa: BLE001 - any client error means the same: listen again later
                 self._log(f"control channel away: {away}")
                 self._pubsub = None
                 time.sleep(min(left, 1.0))
-                continue
-            if message is not None:
-                self._handle(message["data"])
 
     def _handle(self, body: str | bytes) -> None:
         try:
@@ -51,8 +50,10 @@ class Control:
             return
         if user not in (None, self._given.user) or self._given.epoch >= below:
             return
-        if action == "RESTART":
-            ttl = round(RESTARTING_TTL.total_seconds())
-            self._client.set(keys.restarting(self._given.user), self._given.epoch, ex=ttl)
-        if action in ("SHUTDOWN", "RESTART"):
-            self._stop(action)
+        try:
+            if action == "RESTART":
+                ttl = round(RESTARTING_TTL.total_seconds())
+                self._client.set(keys.restarting(self._given.user), self._given.epoch, ex=ttl)
+        finally:
+            if action in ("SHUTDOWN", "RESTART"):
+                self._stop(action)

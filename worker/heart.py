@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from redis.exceptions import RedisError
+
 from muster import steps
 from muster.blueprint import MARK_BEAT
 from muster.errors import TryLater
@@ -57,10 +59,13 @@ class Heart:
             ]
             try:
                 tag, *detail = me.store.run(beat, *(first_words if self._tell_owner else []))[0]
-                if tag == "restored":
+                if tag == "restored" and not self._tell_owner:
+                    self._tell_owner = True  # until it has been said: should this fail, the next beat does
                     me.store.run(*first_words)
-            except TryLater as away:
-                me.log(str(away))
+            except (TryLater, RedisError) as failed:
+                # Also an error the server answers with (out of memory, a replica): the lease decides, and
+                # a heart that died of it would leave a worker that nobody ends.
+                me.log(str(failed))
                 self.next_in = _RETRY_S
             else:
                 self._tell_owner = False

@@ -29,7 +29,8 @@ class Context:
     state: dict[str, Any] = field(default_factory=dict)
 
     def publish(self, **state: Any) -> None:
-        """Merge into the state that people see, and send it now."""
+        """Merge into the state that people see, and send it now. What is no JSON is the caller's error."""
+        json.dumps(state)
         self.state = self.state | state
         self.beat_now()
 
