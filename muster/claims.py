@@ -104,12 +104,11 @@ class ValkeyChannel:
         return []
 
     def receive(self, timeout: float) -> Delivery | None:
-        from redis.exceptions import ConnectionError as RedisConnectionError
-        from redis.exceptions import TimeoutError as RedisTimeoutError
+        from redis.exceptions import RedisError
 
         try:
             popped = self._client.blpop([self._wake, self._list], timeout=timeout)
-        except (RedisConnectionError, RedisTimeoutError) as away:
+        except RedisError as away:
             raise TryLater(f"Valkey is away ({away})") from away
         if popped is None or popped[0] == self._wake:
             return None

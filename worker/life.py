@@ -9,13 +9,13 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
-from muster import steps
+from muster import keys, steps
 from muster.blueprint import HELD_PATIENCE, HELD_RETRY, POOL_BEAT
 from muster.claims import Claim, Delivery
 from muster.clock import Clock
 from muster.errors import BadCommand, TryLater
 from muster.model import Assignment
-from muster.store import Step, Store
+from muster.store import Store, command, text
 from worker.exits import Exit
 from worker.lease import Lease
 
@@ -62,7 +62,9 @@ Taken = Generator[Effect, Any, "Assignment | Exit"]
 def cold_start(me: Me, given: Assignment) -> Taken:
     """Take the mark this worker was launched for, or learn that somebody else was quicker."""
     taken = yield from _take(me, given)
-    return given if taken else Exit.STALE
+    if taken == "taken":
+        return given
+    return Exit.DONE if me.stopping() else Exit.STALE
 
 
 def pool_wait(me: Me) -> Taken:
@@ -97,39 +99,67 @@ def _answer(me: Me, delivery: Delivery) -> Generator[Effect, Any, Assignment | E
         me.log(str(bad))
         _quietly(me, delivery.done)
         return None
-    if claim.version != me.version or me.stopping():
+    if claim.version != me.version and _is_current(me):
+        # The claim is what is old. Given back, it would go round and end every worker of the new version;
+        # its start lease runs out, and the sweep starts the user again.
+        me.log(f"claim of an old version settled: {claim.version}, worker {me.version}")
+        _quietly(me, delivery.done)
+        return None
+    if claim.version != me.version or not (yield from _leave_with(me, claim)):
         # Somebody else must have it; this worker would only take it again.
         _leave(me)
         _quietly(me, delivery.give_back)
-        me.log(f"not for this version: claim {claim.version}, worker {me.version}")
+        me.log(f"claim given back: claim {claim.version}, worker {me.version}, on its way out")
         return Exit.DONE
     given = claim.assignment()
-    leave = steps.take_slot(me.pool, me.worker_id, claim.claim_id)
-    taken = yield from _take(me, given, leave)
+    taken = yield from _take(me, given)
+    if taken != "taken" and me.stopping():
+        _quietly(me, delivery.give_back)
+        return Exit.DONE
     # The message goes only now: a crash before this line lets another worker have the claim.
     _quietly(me, delivery.done)
-    return given if taken else None
+    return given if taken == "taken" else None
 
 
-def _take(me: Me, given: Assignment, *also: Step[Any]) -> Generator[Effect, Any, bool]:
-    """Ask for the mark until there is an answer; while the predecessor lets go, ask again."""
+def _leave_with(me: Me, claim: Claim) -> Generator[Effect, Any, bool]:
+    """Out of the pool, with this claim. False for a worker that must not serve any more: it was told to stop,
+    or the manager has taken it out of the pool and is about to stop it."""
+    while not me.stopping():
+        try:
+            return me.store.one(steps.take_slot(me.pool, me.worker_id, claim.claim_id))[0] == "left"
+        except TryLater as away:
+            me.log(str(away))
+            yield Pause(_RETRY_S)
+    return False
+
+
+def _is_current(me: Me) -> bool:
+    """Is this worker's version the one the pool should have?"""
+    version = command("HGET", keys.pool_config(me.pool), "version", parse=lambda reply: reply and text(reply))
+    try:
+        return me.store.one(version) == me.version
+    except TryLater as away:
+        me.log(str(away))
+        return False
+
+
+def _take(me: Me, given: Assignment) -> Generator[Effect, Any, str]:
+    """Ask for the mark until there is an answer (the last one is returned); while the predecessor lets go,
+    ask again."""
     give_up_at = me.clock.monotonic() + HELD_PATIENCE.total_seconds()
     while True:
         sent_at = me.clock.monotonic()
         try:
-            *_, (tag, *detail) = me.store.run(
-                *also, steps.take_mark(given, me.worker_id, me.task_id, me.version)
-            )
+            tag, *detail = me.store.one(steps.take_mark(given, me.worker_id, me.task_id, me.version))
         except TryLater as away:
             me.log(str(away))
             tag, detail = "away", []
         if tag == "taken":
             me.lease.renewed(sent_at)
-            return True
+            return tag
         if tag in ("stale", "duplicate") or me.stopping() or me.clock.monotonic() > give_up_at:
             me.log(f"no mark for {given.user} at epoch {given.epoch}: {tag} {' '.join(detail)}")
-            return False
-        also = ()
+            return tag
         yield Pause(HELD_RETRY.total_seconds() if tag == "held" else _RETRY_S)
 
 
