@@ -5,8 +5,8 @@
 local epoch = tonumber(ARGV[1])
 local current = tonumber(redis.call('GET', KEYS[2]) or '0')
 if current > epoch then return {'stale', int(current)} end
-redis.call('HSET', KEYS[1], 'task_id', ARGV[2])
 if tonumber(redis.call('HGET', KEYS[3], 'epoch') or '-1') == epoch then return {'taken'} end
+redis.call('HSET', KEYS[1], 'task_id', ARGV[2])
 redis.call('HSET', KEYS[4], 'epoch', ARGV[1], 'task_id', ARGV[2], 'via', 'cold')
 redis.call('HSETNX', KEYS[4], 'attempt', '0')
 redis.call('HSETNX', KEYS[4], 'since', int(now_ms()))

@@ -4,7 +4,7 @@
   returns {'taken'}
         | {'stale', epoch}          a newer start or a stop has been seen
         | {'duplicate', worker_id}  another worker has this very epoch (the claim came twice)
-        | {'held', worker_id}       the predecessor's mark still lives: ask again
+        | {'held', worker_id}       the predecessor's mark still lives: ask again (the start lease is kept alive)
   An epoch above the current one means that the store lost writes: the worker restores what it knows. ]]
 local epoch, worker_id = tonumber(ARGV[1]), ARGV[2]
 local current = tonumber(redis.call('GET', KEYS[2]) or '0')
@@ -16,6 +16,11 @@ end
 local mark = hash(KEYS[3])
 if mark.worker_id and mark.worker_id ~= worker_id then
   if tonumber(mark.epoch) >= epoch then return {'duplicate', mark.worker_id} end
+  -- Whoever waits here is the start under way: its lease must outlive the wait, or a sweep starts another one.
+  local lease = redis.call('HGET', KEYS[4], 'epoch')
+  if lease and tonumber(lease) == epoch and redis.call('PTTL', KEYS[4]) < tonumber(ARGV[6]) then
+    redis.call('PEXPIRE', KEYS[4], ARGV[6])
+  end
   return {'held', mark.worker_id}
 end
 if current < epoch then redis.call('SET', KEYS[2], ARGV[1]) end
