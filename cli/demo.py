@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,6 +14,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from local.driver import EngineProcess, send_signal, until
 
 USERS = 20
 POOL = 8
@@ -72,54 +71,38 @@ class _Demo:
     """One run on an engine of its own."""
 
     def __init__(self, folder: Path, console: Any) -> None:
-        self._folder = folder / "engine"
         self._journal = folder / "journal"
         self._journal.mkdir()
+        self._engine = EngineProcess(
+            folder / "engine",
+            *("--pool", str(POOL), "--speed", str(SPEED), "--session", "worker.journal:JournalSession"),
+            env={"MUSTER_SESSION_JOURNAL": str(self._journal)},
+        )
         self._console = console
         self._summary = Summary()
         self._users = [f"user-{number:02}" for number in range(1, USERS + 1)]
         self._frozen: int | None = None
 
     def run(self) -> Summary:
-        import httpx
-
         began = time.monotonic()
-        engine = self._start_engine()
+        self._say("starting Valkey, the queues, the functions and the API")
+        code = 1
         try:
-            endpoints = json.loads((self._folder / "endpoints.json").read_text(encoding="utf-8"))
-            headers = {"Authorization": f"Bearer {endpoints['token']}"}
-            with httpx.Client(base_url=endpoints["api"], headers=headers, timeout=10) as self._api:
-                self._story()
+            self._engine.start()
+            self._story()
         finally:
             if self._frozen is not None:
-                _signal(self._frozen, signal.SIGCONT)
-            engine.send_signal(signal.SIGTERM)
-            engine.wait(timeout=60)
-        self._audit(engine)
+                send_signal(self._frozen, signal.SIGCONT)
+            if self._engine.process is not None and self._engine.process.poll() is None:
+                code = self._engine.stop()
+        self._audit(code)
+        self._engine.end()
         self._summary.seconds = round(time.monotonic() - began, 1)
         return self._summary
 
-    def _start_engine(self) -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-m", "cli.main", "up", "--dir", str(self._folder), "--pool", str(POOL)]
-        words += ["--api-port", "0", "--aws-port", "0", "--valkey-port", "0", "--speed", str(SPEED)]
-        words += ["--session", "worker.journal:JournalSession"]
-        env = os.environ | {"MUSTER_SESSION_JOURNAL": str(self._journal)}
-        self._log = self._folder.parent / "engine.log"
-        with self._log.open("wb") as out:
-            engine = subprocess.Popen(words, env=env, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
-        self._say("starting Valkey, the queues, the functions and the API")
-
-        def is_up() -> bool:
-            if engine.poll() is not None:
-                raise RuntimeError(f"the engine ended: {self._log.read_text(encoding='utf-8')}")
-            return (self._folder / "endpoints.json").exists()
-
-        _until(is_up, 40, "the engine is up")
-        return engine
-
     def _story(self) -> None:
         self._say(f"filling a warm pool of {POOL}")
-        _until(lambda: self._get("/v1/pool")["idle"] >= POOL, 40, "the pool is full")
+        until(lambda: self._engine.get("/v1/pool")["idle"] >= POOL, "the pool is full", 40)
 
         self._say(f"starting {USERS} users at once: {POOL} warm workers are waiting, the others start cold")
         for user in self._users:
@@ -127,10 +110,10 @@ class _Demo:
         self._watch(lambda rows: all(row["phase"] == "ready" for row in rows), 40, "all users are ready")
         self._measure_starts()
 
-        first, *others = self._workers()
+        first, *others = self._engine.workers()
         self._frozen = first["pid"]
         frozen_at, frozen_epoch = time.monotonic(), first["epoch"]
-        _signal(self._frozen, signal.SIGSTOP)
+        send_signal(self._frozen, signal.SIGSTOP)
         self._say(f"froze the worker of {first['user_id']} (SIGSTOP): its mark runs out in 30 s")
 
         self._kill(others[:KILLS])
@@ -146,7 +129,7 @@ class _Demo:
 
         self._watch(replaced, 75, "the frozen worker has a successor")
         self._summary.frozen_replaced_s = round(time.monotonic() - frozen_at, 1)
-        _signal(self._frozen, signal.SIGCONT)
+        send_signal(self._frozen, signal.SIGCONT)
         self._say("woke the frozen worker: it must leave without acting")
 
         self._say("stopping all users")
@@ -160,7 +143,7 @@ class _Demo:
         killed_at = {}
         for victim in victims:
             killed_at[victim["user_id"]] = time.time()
-            _signal(victim["pid"], signal.SIGKILL)
+            send_signal(victim["pid"], signal.SIGKILL)
         before = {victim["user_id"]: victim["epoch"] for victim in victims}
 
         def healed(rows: list[dict[str, Any]]) -> bool:
@@ -173,14 +156,14 @@ class _Demo:
         self._watch(healed, 40, "all killed workers are replaced")
         heals = [
             (datetime.fromisoformat(row["since"]).timestamp() - killed_at[row["user_id"]]) * 1000
-            for row in self._workers()
+            for row in self._engine.workers()
             if row["user_id"] in before
         ]
         self._summary.killed = len(heals)
         self._summary.heal_p50_ms, self._summary.heal_p95_ms = _percentiles(heals)
 
     def _measure_starts(self) -> None:
-        rows = self._workers()
+        rows = self._engine.workers()
         warm = [row["start_latency_ms"] for row in rows if row["via"] == "warm"]
         cold = [row["start_latency_ms"] for row in rows if row["via"] == "cold"]
         summary = self._summary
@@ -193,42 +176,33 @@ class _Demo:
         left: list[dict[str, Any]] = []
 
         def empty() -> bool:
-            left[:] = [q for q in self._get("/v1/queues") if q["name"] == "worker-control.fifo"]
+            left[:] = [q for q in self._engine.get("/v1/queues") if q["name"] == "worker-control.fifo"]
             return all(q["depth"] + q["in_flight"] + q["dead_letter"] == 0 for q in left)
 
         try:
-            _until(empty, 20, "the queues are empty")
+            until(empty, "the queues are empty", 20)
         except TimeoutError:
             self._summary.commands_unaccounted = sum(q["depth"] + q["in_flight"] for q in left)
             self._summary.promises_broken.append("commands were left in the queue or parked")
 
-    def _audit(self, engine: subprocess.Popen[bytes]) -> None:
+    def _audit(self, exit_code: int) -> None:
         """From outside: the workers' own journals, and the processes that are left."""
         from worker.journal import overlaps
 
         doubled = overlaps(self._journal)
         self._summary.double_workers = len(doubled)
         if doubled:
-            self._summary.promises_broken.append(f"two workers acted at once for {', '.join(doubled)}")
-        if engine.returncode != 0:
-            self._summary.promises_broken.append(f"the engine ended with {engine.returncode}: see its log")
-        left = _processes_of(self._folder)
+            named = ", ".join(overlap.user for overlap in doubled)
+            self._summary.promises_broken.append(f"two workers acted at once for {named}")
+        if exit_code != 0:
+            self._summary.promises_broken.append(f"the engine ended with {exit_code}: see its log")
+        left = [process.pid for process in self._engine.processes()]
         if left:
             self._summary.promises_broken.append(f"processes left running: {left}")
 
     def _command(self, user: str, action: str) -> None:
-        answer = self._api.post(f"/v1/workers/{user}/{action}")
-        answer.raise_for_status()
+        self._engine.command(user, action)
         self._summary.commands_accepted += 1
-
-    def _get(self, path: str) -> Any:
-        answer = self._api.get(path)
-        answer.raise_for_status()
-        return answer.json()
-
-    def _workers(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self._get("/v1/workers?limit=200")["workers"]
-        return rows
 
     def _watch(self, done: Callable[[list[dict[str, Any]]], bool], seconds: float, what: str) -> None:
         """Wait for a state of the fleet while a table shows it."""
@@ -237,12 +211,12 @@ class _Demo:
         with Live(console=self._console, refresh_per_second=8, transient=True) as live:
 
             def look() -> bool:
-                rows = self._workers()
+                rows = self._engine.workers()
                 live.update(_table(rows))
                 return done(rows)
 
             try:
-                _until(look, seconds, what)
+                until(look, what, seconds)
             except TimeoutError as late:
                 self._summary.promises_broken.append(str(late))
 
@@ -297,33 +271,3 @@ def _percentiles(values: list[float]) -> tuple[float, float]:
         return (round(values[0], 1),) * 2 if values else (0.0, 0.0)
     cuts = statistics.quantiles(values, n=20, method="inclusive")
     return round(cuts[9], 1), round(cuts[18], 1)
-
-
-def _until(done: Callable[[], bool], seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {seconds:.0f} s: {what}")
-        time.sleep(0.05)
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
-
-
-def _processes_of(folder: Path) -> list[int]:
-    """Processes that still name this engine's folder on their command line or in their environment."""
-    import psutil
-
-    found = []
-    for process in psutil.process_iter():
-        try:
-            words = " ".join(process.cmdline()) + process.environ().get("MUSTER_TASK_FOLDER", "")
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-        if str(folder) in words and process.status() != psutil.STATUS_ZOMBIE:
-            found.append(process.pid)
-    return found

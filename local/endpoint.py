@@ -70,6 +70,14 @@ class LocalAws:
         (self._state / "sqs.json").unlink(missing_ok=True)
         return self
 
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and _lives(self._process)
+
+    def restart(self) -> None:
+        """Start again on the same port after it died: its clients, and everybody's addresses, stay good."""
+        self._launch(30.0)
+
     def stop(self, timeout: float = STOP_S) -> None:
         """End the endpoint and save its queues for the next start. Does nothing when it has ended."""
         for client in self._clients.values():

@@ -52,6 +52,8 @@ log = logging.getLogger(__name__)
 _ACCOUNT = "000000000000"
 #: Handler invocations at once. AWS takes 50; two cores have nothing to win from more than a few.
 _CONCURRENCY = 8
+#: How often the engine looks whether its parts live.
+_KEEP_S = 0.5
 _FUNCTIONS = {function.name: function for function in blueprint.FUNCTIONS}
 
 
@@ -104,7 +106,7 @@ class Engine:
         self._start_functions()
         endpoints = self._start_api(valkey_url)
         threading.Thread(target=self._listen_for_nudges, name="nudges", daemon=True).start()
-        threading.Thread(target=self._keep_api, args=(endpoints,), name="api-keeper", daemon=True).start()
+        threading.Thread(target=self._keep_parts, args=(endpoints,), name="keeper", daemon=True).start()
         self._write_endpoints(endpoints)
         return endpoints
 
@@ -329,13 +331,23 @@ class Engine:
                 raise RuntimeError(f"the API does not answer; see {self._folder / 'api.log'}")
             time.sleep(0.05)
 
-    def _keep_api(self, endpoints: dict[str, Any]) -> None:
-        """Start the API again when it ends; the rest of the system does not need it."""
-        port = int(endpoints["api"].rsplit(":", 1)[1])
-        while not self._stopping.wait(0.5):
-            if self._api is not None and self._api.poll() is not None:
-                log.warning("the API ended with %s; starting it again", self._api.returncode)
-                self._spawn_api(port)
+    def _keep_parts(self, endpoints: dict[str, Any]) -> None:
+        """Start again what ends: the API, Valkey (from its file) and the AWS endpoint, on their old ports."""
+        api_port = int(endpoints["api"].rsplit(":", 1)[1])
+        while not self._stopping.wait(_KEEP_S):
+            try:
+                if self._api is not None and self._api.poll() is not None:
+                    log.warning("the API ended with %s; starting it again", self._api.returncode)
+                    self._spawn_api(api_port)
+                if self._valkey is not None and not self._valkey.alive:
+                    log.warning("Valkey ended; starting it again from its file")
+                    self._valkey.start()
+                if not self._aws.alive:
+                    log.warning("the AWS endpoint ended; starting it again without what was queued")
+                    self._aws.restart()
+                    self._aws.ensure_queues()
+            except (MusterError, RuntimeError, OSError) as failed:
+                log.warning("a part could not be started again (%s); trying again", failed)
 
     def _end_api(self) -> None:
         if self._api is not None and self._api.poll() is None:

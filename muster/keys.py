@@ -18,7 +18,7 @@ EVENTS = "muster:events"
 
 
 def desired(user: str) -> str:
-    """hash, for ever: want, issued_at, command_id, credentials_ref, failures, retry_at; task_id and held_epoch of the last worker."""
+    """hash, for ever: want, issued_at, command_id, credentials_ref, failures, retry_at, last holder."""
     return f"worker:desired:{{{user}}}"
 
 

@@ -14,36 +14,59 @@ from muster.errors import Refused
 class Settings:
     """How one deployment is wired. Every field is a `MUSTER_*` variable in upper case."""
 
+    #: Name of the deployment (dev, stage, prod).
     env: str = "local"
+    #: Where Valkey is; rediss:// for TLS.
     valkey_url: str = "redis://127.0.0.1:6390/0"
+    #: Whether Valkey runs in cluster mode.
     valkey_cluster: bool = False
     #: RBAC user of this role; authenticates by IAM, so no password is configured anywhere.
     valkey_user: str = ""
-    #: Which service signs the IAM token, and for which cache.
+    #: Which service signs the IAM token.
     valkey_iam_service: Literal["", "elasticache", "memorydb"] = ""
+    #: The cache the IAM token is signed for.
     valkey_name: str = ""
     #: The store can lose acknowledged writes in a failover: wait for a replica after the writes that fence.
     valkey_wait_replica: bool = False
+    #: URL of worker-control.fifo.
     queue_worker_control: str = ""
+    #: URL of its dead-letter queue.
     queue_worker_control_dlq: str = ""
+    #: URL of order-tasks.fifo.
     queue_order_tasks: str = ""
+    #: URL of its dead-letter queue.
     queue_order_tasks_dlq: str = ""
+    #: URL of pool-claim.
     queue_pool_claim: str = ""
+    #: How claims travel to pool workers.
     claim_channel: Literal["sqs", "valkey"] = "sqs"
+    #: What runs the tasks.
     launcher: Literal["ecs", "process"] = "ecs"
+    #: ECS cluster of the workers.
     cluster: str = ""
+    #: ECS task definition of a worker.
     task_definition: str = ""
+    #: ECS capacity provider of the workers.
     capacity_provider: str = ""
+    #: Name of the worker's container in its task definition.
     container: str = "worker"
+    #: Name of the warm pool.
     pool: str = "default"
+    #: Warm workers to keep, until an operator sets another number.
     pool_target: int = blueprint.POOL_TARGET
+    #: Code version that a pool worker must have to take a claim.
     version: str = "dev"
+    #: Name of the maintenance_worker function.
     fn_maintenance_worker: str = ""
+    #: Name of the pool_manager function.
     fn_pool_manager: str = ""
-    #: Where one-shot schedules of fill checks go, and the role that may put them there.
+    #: Where one-shot schedules of fill checks send to.
     order_tasks_arn: str = ""
+    #: The role under which those schedules send.
     scheduler_role_arn: str = ""
+    #: AWS Region.
     region: str = "us-east-1"
+    #: Address of a local AWS endpoint; empty on AWS.
     aws_endpoint: str = ""
 
     @classmethod

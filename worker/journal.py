@@ -6,10 +6,10 @@ interleaved lines, whatever Valkey says.
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
 from worker.session import Context
@@ -43,15 +43,26 @@ class JournalSession:
             os.close(self._file)
 
 
-def overlaps(folder: Path) -> list[str]:
-    """Users for whom two workers acted in turns: one began before the other had done its last act."""
-    doubled = []
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Two workers acted for `user` in turns, for so long, ending at `until` (seconds since boot)."""
+
+    user: str
+    seconds: float
+    until: float
+
+
+def overlaps(folder: Path) -> list[Overlap]:
+    """Where a worker began to act before another had done its last act."""
+    found = []
     for path in sorted(folder.glob("*.log")):
         spans: dict[str, list[float]] = defaultdict(list)
         for line in path.read_text(encoding="utf-8").splitlines():
             at, pid, epoch = line.split()
             spans[f"{pid}/{epoch}"].append(float(at))
-        ordered = sorted((min(times), max(times)) for times in spans.values())
-        if any(later[0] < earlier[1] for earlier, later in itertools.pairwise(ordered)):
-            doubled.append(path.stem)
-    return doubled
+        last_act = float("-inf")
+        for first, last in sorted((min(times), max(times)) for times in spans.values()):
+            if first < last_act:
+                found.append(Overlap(path.stem, min(last, last_act) - first, min(last, last_act)))
+            last_act = max(last_act, last)
+    return found

@@ -14,12 +14,12 @@ import boto3
 import psutil
 import pytest
 
-from tests.e2e.engine import UpProcess, until
+from local.driver import EngineProcess, until
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
-    engine = UpProcess(tmp_path_factory.mktemp("up") / "engine", "--pool", "2", "--speed", "10")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    engine = EngineProcess(tmp_path_factory.mktemp("up") / "engine", "--pool", "2", "--speed", "10")
     try:
         yield engine.start()
     finally:
@@ -27,15 +27,15 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
 
 
 @pytest.fixture
-def own_up(tmp_path: Path) -> Iterator[UpProcess]:
-    engine = UpProcess(tmp_path / "engine", "--pool", "1", "--speed", "10")
+def own_up(tmp_path: Path) -> Iterator[EngineProcess]:
+    engine = EngineProcess(tmp_path / "engine", "--pool", "1", "--speed", "10")
     try:
         yield engine.start()
     finally:
         engine.end()
 
 
-def _sqs(up: UpProcess):
+def _sqs(up: EngineProcess):
     return boto3.client(
         "sqs",
         endpoint_url=up.endpoints["aws"],
@@ -45,7 +45,7 @@ def _sqs(up: UpProcess):
     )
 
 
-def test_a_message_sent_by_the_aws_cli_makes_a_ready_worker(up: UpProcess) -> None:
+def test_a_message_sent_by_the_aws_cli_makes_a_ready_worker(up: EngineProcess) -> None:
     words = [str(Path(sys.executable).parent / "aws"), "--endpoint-url", up.endpoints["aws"]]
     words += ["sqs", "send-message", "--queue-url", up.endpoints["queues"]["worker-control.fifo"]]
     words += ["--message-group-id", "cli-user", "--message-deduplication-id", "x"]
@@ -58,7 +58,7 @@ def test_a_message_sent_by_the_aws_cli_makes_a_ready_worker(up: UpProcess) -> No
     assert up.ready("cli-user")["want"] == "running"
 
 
-def test_a_killed_worker_is_healed_and_a_stop_ends_it(up: UpProcess) -> None:
+def test_a_killed_worker_is_healed_and_a_stop_ends_it(up: EngineProcess) -> None:
     up.command("victim", "start")
     first = up.ready("victim")
     os.kill(first["pid"], signal.SIGKILL)
@@ -69,7 +69,7 @@ def test_a_killed_worker_is_healed_and_a_stop_ends_it(up: UpProcess) -> None:
     until(lambda: not psutil.pid_exists(second["pid"]), "its process has ended")
 
 
-def test_a_restart_hands_over_to_a_fresh_worker(up: UpProcess) -> None:
+def test_a_restart_hands_over_to_a_fresh_worker(up: EngineProcess) -> None:
     up.command("fresh", "start")
     first = up.ready("fresh")
     up.command("fresh", "restart")
@@ -78,7 +78,7 @@ def test_a_restart_hands_over_to_a_fresh_worker(up: UpProcess) -> None:
     until(lambda: not psutil.pid_exists(first["pid"]), "the old process has ended")
 
 
-def test_bad_messages_are_parked_with_a_reason_and_disturb_nobody(up: UpProcess) -> None:
+def test_bad_messages_are_parked_with_a_reason_and_disturb_nobody(up: EngineProcess) -> None:
     sqs, queue = _sqs(up), up.endpoints["queues"]["worker-control.fifo"]
     bodies = [
         "not json",
@@ -127,19 +127,19 @@ def test_bad_messages_are_parked_with_a_reason_and_disturb_nobody(up: UpProcess)
         ("/v1/workers/u/explode", 404),
     ],
 )
-def test_bad_requests_get_a_problem_with_a_reason(up: UpProcess, path: str, status: int) -> None:
+def test_bad_requests_get_a_problem_with_a_reason(up: EngineProcess, path: str, status: int) -> None:
     answer = up.api.post(path)
     assert (answer.status_code // 100, answer.headers["content-type"]) == (4, "application/problem+json")
     assert answer.status_code in (status, 422)
     assert answer.json()["detail"]
 
 
-def test_a_request_of_a_megabyte_is_refused(up: UpProcess) -> None:
+def test_a_request_of_a_megabyte_is_refused(up: EngineProcess) -> None:
     answer = up.api.post("/v1/workers/u/start", content=b"x" * 1_000_000)
     assert answer.status_code == 413
 
 
-def test_a_second_engine_on_the_folder_names_the_holder_and_leaves_it_alone(up: UpProcess) -> None:
+def test_a_second_engine_on_the_folder_names_the_holder_and_leaves_it_alone(up: EngineProcess) -> None:
     words = [sys.executable, "-m", "cli.main", "up", "--dir", str(up.folder), "--api-port", "0"]
     second = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert second.returncode == 1
@@ -148,7 +148,7 @@ def test_a_second_engine_on_the_folder_names_the_holder_and_leaves_it_alone(up: 
     assert up.api.get("/readyz").status_code == 200
 
 
-def test_a_killed_engine_loses_nobody_and_its_successor_adopts_the_workers(own_up: UpProcess) -> None:
+def test_a_killed_engine_loses_nobody_and_its_successor_adopts_the_workers(own_up: EngineProcess) -> None:
     own_up.command("survivor", "start")
     before = own_up.ready("survivor")
     own_up.kill()
@@ -168,18 +168,20 @@ def test_a_killed_engine_loses_nobody_and_its_successor_adopts_the_workers(own_u
     own_up.ready("survivor", after["epoch"])
 
 
-def test_sigterm_leaves_nothing_running_and_the_next_engine_brings_the_users_back(own_up: UpProcess) -> None:
+def test_sigterm_leaves_nothing_running_and_the_next_engine_brings_the_users_back(
+    own_up: EngineProcess,
+) -> None:
     own_up.command("comes-back", "start")
     own_up.ready("comes-back")
-    assert own_up.children()
+    assert own_up.processes()
     assert own_up.stop() == 0
-    assert own_up.children() == []
+    assert own_up.processes() == []
     own_up.start()
     own_up.ready("comes-back")
 
 
 def test_the_claim_channel_sqs_serves_the_same_contract(tmp_path: Path) -> None:
-    engine = UpProcess(tmp_path / "engine", "--pool", "1", "--claim-channel", "sqs")
+    engine = EngineProcess(tmp_path / "engine", "--pool", "1", "--claim-channel", "sqs")
     try:
         engine.start()
         until(lambda: engine.api.get("/v1/pool").json()["idle"] == 1, "the pool is full")

@@ -1,4 +1,4 @@
-"""A real `muster up` as a process tree, for the tests of the whole system."""
+"""Drives a `muster up` from outside, as a process tree: for the demonstration, the chaos run and tests."""
 
 from __future__ import annotations
 
@@ -12,45 +12,60 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 
-PATIENCE_S = 60.0
 
-
-def until(done: Callable[[], Any], what: str, seconds: float = PATIENCE_S) -> Any:
-    """Wait for a condition; its value. Fails the test with `what` after `seconds`."""
+def until(done: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+    """Wait for a condition and return its value; `TimeoutError` names what did not happen."""
     deadline = time.monotonic() + seconds
     while not (value := done()):
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {seconds:.0f} s: {what}")
         time.sleep(0.05)
     return value
 
 
-class UpProcess:
-    """`muster up` on a folder, with free ports."""
+def send_signal(pid: int, number: signal.Signals) -> bool:
+    """Signal a process that may have ended; whether it was there."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
 
-    def __init__(self, folder: Path, *options: str) -> None:
+
+class EngineProcess:
+    """`muster up` on a folder, with free ports, and a client of its API."""
+
+    def __init__(self, folder: Path, *options: str, env: dict[str, str] | None = None) -> None:
         self.folder = folder
         self._options = options
+        self._env = os.environ | (env or {})
         self.process: subprocess.Popen[bytes] | None = None
-        self.api: httpx.Client
+        self.endpoints: dict[str, Any] = {}
+        self.api: Any = None
 
-    def start(self) -> UpProcess:
+    def start(self) -> EngineProcess:
+        """Start it and wait until everything answers."""
+        import httpx
+
         words = [sys.executable, "-m", "cli.main", "up", "--dir", str(self.folder), *self._options]
         words += ["--api-port", "0", "--aws-port", "0", "--valkey-port", "0"]
         self.log = self.folder.with_suffix(".log")
         with self.log.open("ab") as out:
-            self.process = subprocess.Popen(words, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+            self.process = subprocess.Popen(
+                words, env=self._env, stdout=out, stderr=out, stdin=subprocess.DEVNULL
+            )
         until(self._is_up, "the engine is up")
-        self.endpoints = json.loads((self.folder / "endpoints.json").read_text())
+        self.endpoints = json.loads((self.folder / "endpoints.json").read_text(encoding="utf-8"))
         headers = {"Authorization": f"Bearer {self.endpoints['token']}"}
         self.api = httpx.Client(base_url=self.endpoints["api"], headers=headers, timeout=30)
         return self
 
     def _is_up(self) -> bool:
         assert self.process is not None
-        assert self.process.poll() is None, self.log.read_text()
+        if self.process.poll() is not None:
+            raise RuntimeError(f"the engine ended: {self.log.read_text(encoding='utf-8')}")
         return (self.folder / "endpoints.json").exists()
 
     def kill(self) -> None:
@@ -58,7 +73,7 @@ class UpProcess:
         assert self.process is not None
         self.process.kill()
         self.process.wait()
-        (self.folder / "endpoints.json").unlink()
+        (self.folder / "endpoints.json").unlink(missing_ok=True)
 
     def stop(self) -> int:
         """SIGTERM, as Ctrl-C does; the exit code."""
@@ -67,7 +82,7 @@ class UpProcess:
         return self.process.wait(timeout=90)
 
     def end(self) -> None:
-        """Whatever the test left, end it."""
+        """End whatever is left, the polite way first."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -75,16 +90,17 @@ class UpProcess:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-        for process in self.children():
+        for process in self.processes():
             process.kill()
 
-    def children(self) -> list[psutil.Process]:
+    def processes(self) -> list[psutil.Process]:
         """Every process that belongs to this folder, whoever its parent is by now."""
         own = []
         for process in psutil.process_iter():
             try:
-                words = " ".join(process.cmdline()) + process.environ().get("MUSTER_TASK_FOLDER", "")
-                words += process.environ().get("STATE_DIR", "")
+                environ = process.environ()
+                words = " ".join(process.cmdline())
+                words += environ.get("MUSTER_TASK_FOLDER", "") + environ.get("STATE_DIR", "")
                 if str(self.folder) in words and process.status() != psutil.STATUS_ZOMBIE:
                     own.append(process)
             except (psutil.NoSuchProcess, psutil.AccessDenied):
@@ -92,15 +108,34 @@ class UpProcess:
         return [process for process in own if process.pid != os.getpid()]
 
     def command(self, user: str, action: str) -> str:
+        """An accepted command's id."""
         answer = self.api.post(f"/v1/workers/{user}/{action}")
-        assert answer.status_code == 202, answer.text
+        answer.raise_for_status()
         return str(answer.json()["command_id"])
+
+    def get(self, path: str) -> Any:
+        answer = self.api.get(path)
+        answer.raise_for_status()
+        return answer.json()
+
+    def workers(self) -> list[dict[str, Any]]:
+        """All workers, page by page."""
+        rows: list[dict[str, Any]] = []
+        cursor = ""
+        while True:
+            page = self.get(f"/v1/workers?limit=200{f'&cursor={cursor}' if cursor else ''}")
+            rows += page["workers"]
+            cursor = page.get("next_cursor") or ""
+            if not cursor:
+                return rows
 
     def worker(self, user: str) -> dict[str, Any]:
         answer = self.api.get(f"/v1/workers/{user}")
         return dict(answer.json()) if answer.status_code == 200 else {"phase": "unknown"}
 
     def ready(self, user: str, above_epoch: int = 0) -> dict[str, Any]:
+        """Wait until the user has a ready worker of a later epoch."""
+
         def look() -> dict[str, Any] | None:
             seen = self.worker(user)
             return seen if seen["phase"] == "ready" and seen["epoch"] > above_epoch else None
