@@ -12,6 +12,7 @@ from pathlib import Path
 import redis
 
 from local.valkey import EmbeddedValkey, free_port
+from worker.cycle_main import connect
 
 
 class SharedServer:
@@ -32,20 +33,24 @@ class SharedServer:
                 server = _start(self.folder, port)
                 port = server.port
                 self._port_file.write_text(str(port))
-        return f"redis://127.0.0.1:{port}/0"
+        return _url(port)
 
     def close(self) -> None:
         """Stop the server. Only for the supervisor that holds the lock, when its workers are gone."""
-        with redis.Redis(port=int(self._port_file.read_text())) as client:
+        with connect(_url(int(self._port_file.read_text())), retries=0) as client:
             client.shutdown(save=False, nosave=False)
 
     def _ours(self, port: int) -> bool:
         """Does a server answer there, and is it this folder's? The port may belong to another by now."""
         try:
-            with redis.Redis(port=port, decode_responses=True, socket_timeout=2) as client:
+            with connect(_url(port), retries=0) as client:
                 return bool(client.config_get("dir")["dir"] == str(self.folder))
         except redis.RedisError:
             return False
+
+
+def _url(port: int) -> str:
+    return f"redis://127.0.0.1:{port}/0"
 
 
 def _start(folder: Path, port: int) -> EmbeddedValkey:

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 
 from muster.errors import Refused
+from muster.model import Phase
 from supervisor.health import Want
-from supervisor.slot import Slot
+from supervisor.slot import Report, Slot
 from supervisor.supervisor import Supervisor
+from supervisor.timeline import Entry
 
 
 class UnknownKey(Refused):
     """There is no such worker."""
-
-
-class Phase(StrEnum):
-    """Where a worker is in its life, in one word."""
-
-    STARTING = "starting"  #: its process runs and has not beaten yet
-    RUNNING = "running"  #: its process runs and beats
-    ERROR = "error"  #: it runs and beats, and its last cycle failed
-    STOPPING = "stopping"  #: asked to leave, not gone yet
-    WAITING = "waiting"  #: gone; the next try has a time
-    FAILED = "failed"  #: given up; only a person starts it again
-    STOPPED = "stopped"  #: a person stopped it
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +44,17 @@ class Fleet:
         self._wake = wake
 
     def status_all(self) -> list[WorkerStatus]:
-        """Every worker, by key."""
+        """Every worker now, by key. TryLater when the store is away."""
         with self._supervisor.guard:
-            return [self._status(slot) for _, slot in sorted(self._supervisor.slots.items())]
+            slots = self._supervisor.slots
+            reports = self._supervisor.books.reports(sorted(slots))
+            return [self._status(slots[key], report) for key, report in reports.items()]
 
     def status_one(self, key: str) -> WorkerStatus:
-        """One worker. Raises UnknownKey."""
+        """One worker now. UnknownKey; TryLater when the store is away."""
         with self._supervisor.guard:
-            return self._status(self._slot(key))
+            slot = self._slot(key)
+            return self._status(slot, self._supervisor.books.reports([key])[key])
 
     def restart(self, key: str) -> WorkerStatus:
         """Replace the worker's process now, without backoff; also revives one that was given up.
@@ -99,6 +91,17 @@ class Fleet:
         self._wake()
         return self.status_all()
 
+    def history(self, key: str, limit: int) -> list[Entry]:
+        """What happened to a worker lately, oldest first."""
+        with self._supervisor.guard:
+            return self._supervisor.timeline.of(key, limit)
+
+    def news(self, number: int | None) -> tuple[int, list[Entry] | None]:
+        """The number to ask with next, and what happened after `number`: None if some of it is forgotten."""
+        with self._supervisor.guard:
+            timeline = self._supervisor.timeline
+            return timeline.last, [] if number is None else timeline.since(number)
+
     def _slot(self, key: str) -> Slot:
         slot = self._supervisor.slots.get(key)
         if slot is None or slot.want is Want.REMOVED:
@@ -108,41 +111,36 @@ class Fleet:
     def _done(self, slot: Slot) -> WorkerStatus:
         self._supervisor.write_books()
         self._wake()
-        return self._status(slot)
+        return self.status_one(slot.key)
 
-    def _status(self, slot: Slot) -> WorkerStatus:
+    def _status(self, slot: Slot, report: Report) -> WorkerStatus:
         now = self._supervisor.clock.monotonic()
-        report = slot.report
-        beat = report.heartbeat if report else None
         waiting = slot.process is None and slot.retry_at is not None
         return WorkerStatus(
             key=slot.key,
-            phase=self._phase(slot),
+            phase=self._phase(slot, report),
             why=slot.why,
             pid=slot.process.pid if slot.process else None,
-            heartbeat_age=None if beat is None else max(0.0, now - beat),
+            heartbeat_age=None if report.heartbeat is None else max(0.0, now - report.heartbeat),
             age=now - slot.spawned_at if slot.process and slot.spawned_at is not None else None,
             restarts=slot.restarts,
             failures=slot.failures,
             backoff=self._supervisor.limits.backoff(slot.failures) if waiting else None,
             next_try_in=max(0.0, slot.retry_at - now) if waiting and slot.retry_at is not None else None,
             last_exit=slot.last_exit,
-            error=report.error if report else None,
-            published=report.state if report else None,
+            error=report.error,
+            published=report.state,
         )
 
-    def _phase(self, slot: Slot) -> Phase:
+    def _phase(self, slot: Slot, report: Report) -> Phase:
         if slot.process is not None:
             if slot.asked_at is not None:
-                return Phase.STOPPING
-            report = slot.report
-            if report is None or report.heartbeat is None or slot.spawned_at is None:
-                return Phase.STARTING
-            if report.heartbeat < slot.spawned_at:
-                return Phase.STARTING
-            return Phase.ERROR if report.error else Phase.RUNNING
+                return Phase.DRAINING
+            assert slot.spawned_at is not None
+            beats = report.heartbeat is not None and report.heartbeat >= slot.spawned_at
+            return Phase.READY if beats else Phase.STARTING
         if slot.want is not Want.RUNNING:
             return Phase.STOPPED
         if slot.failures >= self._supervisor.limits.give_up_after:
             return Phase.FAILED
-        return Phase.WAITING
+        return Phase.BACKING_OFF if slot.retry_at is not None else Phase.STARTING

@@ -9,21 +9,27 @@ import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from muster.clock import SystemClock
 from muster.errors import LostLease, Refused, TryLater
 from muster.store import Store
 from supervisor import config
 from supervisor.embedded import SharedServer
+from supervisor.fleet import Fleet
 from supervisor.process import LocalLauncher
 from supervisor.supervisor import AlreadyRunning, Supervisor
 from supervisor.timings import Timings
 from worker.cycle_keys import Keys
 from worker.cycle_main import DATA, PREFIX, URL, connect
 
+if TYPE_CHECKING:
+    from supervisor.server import ApiServer
+
 _LOG = logging.getLogger(__name__)
 
 EXIT_OK = 0
+EXIT_FAILED = 1  #: the API's port is taken
 EXIT_BROKEN = 2  #: the file cannot be used
 EXIT_HELD = 4  #: another supervisor runs, or took over
 EXIT_AWAY = 5  #: the server does not answer
@@ -79,8 +85,8 @@ def run(file: Path, url: str | None, api_port: int, prefix: str, environment: Ma
         _LOG.error("%s", broken)
         return EXIT_BROKEN
     signals = Signals()
-    server = None if url else SharedServer(EMBEDDED)
-    url = url or (server.open() if server else "")
+    embedded = None if url else SharedServer(EMBEDDED)
+    url = url or (embedded.open() if embedded else "")
     data = str(Path(environment.get(DATA, ".data")).resolve())
     launcher = LocalLauncher({**environment, URL: url, PREFIX: prefix, DATA: data})
     timings = Timings.from_environment(environment)
@@ -94,15 +100,43 @@ def run(file: Path, url: str | None, api_port: int, prefix: str, environment: Ma
     except AlreadyRunning as other:
         _LOG.error("%s", other)
         return EXIT_HELD
+    try:
+        api = _serve(supervisor, signals, store, api_port, prefix, environment)
+    except Refused as taken:
+        _LOG.error("%s", taken)
+        supervisor.lock.release()
+        return EXIT_FAILED
     _LOG.info("supervising %d workers of %s on %s:*", len(supervisor.slots), file, prefix)
     try:
         _loop(supervisor, signals)
+        api.stop()
+        supervisor.end(lambda seconds: signals.wait(seconds, supervisor))
     except LostLease as lost:
         _LOG.error("%s", lost)
         return EXIT_HELD
-    if server:
-        server.close()
+    if embedded:
+        embedded.close()
     return EXIT_OK
+
+
+def _serve(
+    supervisor: Supervisor,
+    signals: Signals,
+    store: Store,
+    port: int,
+    prefix: str,
+    environment: Mapping[str, str],
+) -> ApiServer:
+    # Imported here: it takes most of a second, which a supervisor that finds another one running never needs.
+    from supervisor import server
+    from supervisor.api import SupervisorSource
+
+    source = SupervisorSource(Fleet(supervisor, signals.wake), store, Keys(prefix), supervisor.clock)
+    secret, place = server.token(environment, EMBEDDED)
+    api = server.ApiServer(server.application(source, secret), server.listen(port))
+    api.start()
+    _LOG.info("API on %s, token in %s", api.url, place)
+    return api
 
 
 def _loop(supervisor: Supervisor, signals: Signals) -> None:
@@ -115,4 +149,3 @@ def _loop(supervisor: Supervisor, signals: Signals) -> None:
                 _LOG.error("reload refused, the old set keeps running: %s", broken)
         signals.wait(supervisor.step(), supervisor)
     _LOG.info("asked to stop: publishing SHUTDOWN, %g s grace", supervisor.limits.grace)
-    supervisor.end(lambda seconds: signals.wait(seconds, supervisor))

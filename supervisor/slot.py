@@ -40,7 +40,6 @@ class Slot:
     last_exit: str | None = None
     why: str = "new"  #: the reason of the last verdict
     warned: str | None = None  #: the error last warned about, to say it once
-    report: Report | None = None
 
     @property
     def key(self) -> str:
@@ -67,9 +66,8 @@ class Slot:
             error=report.error,
         )
 
-    def note(self, verdict: Verdict, report: Report) -> None:
+    def note(self, verdict: Verdict) -> None:
         """Write down what a verdict said; its act is done elsewhere."""
-        self.report = report
         self.failures, self.retry_at, self.why = verdict.failures, verdict.retry_at, verdict.why
 
     def filled(self, process: Process, now: float) -> None:

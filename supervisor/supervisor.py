@@ -23,6 +23,7 @@ from supervisor.config import Spec
 from supervisor.health import Act, Limits, Verdict, Want, decide
 from supervisor.process import Launcher, Process
 from supervisor.slot import Report, Slot
+from supervisor.timeline import Timeline
 from supervisor.timings import Timings
 from worker.cycle_keys import SHUTDOWN, Keys, control_message
 from worker.cycle_lock import Lock, name_holder
@@ -52,6 +53,7 @@ class Supervisor:
         self.lock = Lock(store, keys.supervisor_lock, self.timings.supervisor_lock_ttl, clock)
         self.books = Books(store, keys, self.timings, clock)
         self.slots: dict[str, Slot] = {}
+        self.timeline = Timeline()
         self.guard = threading.RLock()
         self._launcher = launcher
         self._trusted_since = clock.monotonic()
@@ -84,7 +86,7 @@ class Supervisor:
             now = self.clock.monotonic()
             for slot in self.slots.values():
                 if how := slot.notice_exit():
-                    _LOG.info("%s: %s", slot.key, how)
+                    self._tell(slot, "exited", how)
             try:
                 # Read first, then renew: if the server was emptied before we read, the renewal tells.
                 reports = self.books.reports(list(self.slots))
@@ -170,10 +172,13 @@ class Supervisor:
         )
 
     def _look(self, slot: Slot, report: Report) -> None:
-        verdict = decide(slot.seen(report, self._trusted_since), self.clock.monotonic(), self.limits)
-        if verdict.why != slot.why:
+        seen = slot.seen(report, self._trusted_since)
+        verdict = decide(seen, self.clock.monotonic(), self.limits)
+        if seen.failures < self.limits.give_up_after <= verdict.failures:
+            self._tell(slot, "given up", verdict.why, logging.ERROR)
+        elif verdict.why != slot.why:
             _LOG.info("%s: %s", slot.key, verdict.why)
-        slot.note(verdict, report)
+        slot.note(verdict)
         self._warn(slot, verdict)
         match verdict.act:
             case Act.SPAWN:
@@ -199,11 +204,11 @@ class Supervisor:
         try:
             process = self._launcher.spawn(slot.spec)
         except OSError as failed:  # no memory, no more processes: a failure like a crash, with its backoff
-            _LOG.error("%s: could not be started: %s", slot.key, failed)
+            self._tell(slot, "not started", f"could not be started: {failed}", logging.ERROR)
             slot.never_started(str(failed), self.clock.monotonic())
             return
         slot.filled(process, self.clock.monotonic())
-        _LOG.info("%s: started as pid %d", slot.key, process.pid)
+        self._tell(slot, "started", f"started as pid {process.pid}")
 
     def _adopt(self, slot: Slot) -> bool:
         """Take over the living process that holds the key's lock, if this machine has it."""
@@ -212,14 +217,14 @@ class Supervisor:
         if process is None:
             return False
         slot.filled(process, self.clock.monotonic())
-        _LOG.info("%s: adopted pid %d", slot.key, process.pid)
+        self._tell(slot, "adopted", f"adopted pid {process.pid}")
         if slot.want is Want.RUNNING and process.spec_text != slot.spec.text():
             slot.at_once = True  # its entry changed while nobody looked: `decide` replaces it
         return True
 
     def _ask(self, slot: Slot, why: str, *, publish: bool = True) -> None:
         assert slot.process is not None
-        _LOG.info("%s: pid %d asked to leave: %s", slot.key, slot.process.pid, why)
+        self._tell(slot, "asked to leave", f"pid {slot.process.pid} asked to leave: {why}")
         slot.asked_at = self.clock.monotonic()
         slot.at_once = slot.want is Want.RUNNING
         if publish:
@@ -229,8 +234,12 @@ class Supervisor:
 
     def _kill(self, slot: Slot, why: str) -> None:
         assert slot.process is not None
-        _LOG.warning("%s: pid %d killed: %s", slot.key, slot.process.pid, why)
+        self._tell(slot, "killed", f"pid {slot.process.pid} killed: {why}", logging.WARNING)
         slot.process.send(signal.SIGKILL)
+
+    def _tell(self, slot: Slot, event: str, detail: str, level: int = logging.INFO) -> None:
+        _LOG.log(level, "%s: %s", slot.key, detail)
+        self.timeline.add(self.clock.now(), slot.key, event, detail)
 
     def _living(self) -> list[Slot]:
         for slot in self.slots.values():

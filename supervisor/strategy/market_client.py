@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import httpx
+
+logging.getLogger("httpx").setLevel(logging.WARNING)  # one line per request says nothing here
 
 TRIES = 4
 PAUSE_S = 0.2

@@ -80,6 +80,7 @@ class Host:
 
     def beating(self, *keys: str) -> dict[str, int] | None:
         """The holder of each key, once every one has also sent a heartbeat."""
+        assert any(process.poll() is None for process in self.supervisors), self.log()
         names = [f"{self.prefix}:worker:{key}:heartbeat" for key in keys]
         pids = {key: self.holder(key) for key in keys}
         return pids if all(pids.values()) and all(self.client.mget(names)) else None

@@ -11,10 +11,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import redis
 
 from local.valkey import free_port
 from tests.e2e.supervised_host import PATIENCE, until
+from worker.cycle_main import connect
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "workers.yml"
 PAIRS = ("USDC-USDT", "WETH-USDC", "WBTC-USDC")
@@ -28,6 +30,8 @@ def test_the_example_decides_for_three_pairs_and_a_killed_supervisor_finds_its_s
     market = subprocess.Popen(
         [sys.executable, "-m", "cli.market", "--port", str(market_port), "--throttle", "0.2"]
     )
+    # A cycle that finds no market waits for its next turn, so the market comes first, as in `make supervise`.
+    until("the market", lambda: _serves(market_port))
     first = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
     second = None
     port_file = tmp_path / ".muster/supervisor/port"
@@ -75,8 +79,15 @@ def test_the_example_decides_for_three_pairs_and_a_killed_supervisor_finds_its_s
         _sweep(tmp_path)
 
 
+def _serves(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/faults").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
 def _answers(port: int) -> bool:
-    with redis.Redis(port=port) as client:
+    with connect(f"redis://127.0.0.1:{port}/0", retries=0) as client:
         try:
             return bool(client.ping())
         except redis.RedisError:

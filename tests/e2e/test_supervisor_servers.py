@@ -15,6 +15,7 @@ import redis
 
 from local.valkey import embedded_valkey, free_port
 from tests.e2e.supervised_host import Host, until
+from worker.cycle_main import connect
 
 #: The server and what it links to, beyond what every Debian has. redis-tools holds the server's program.
 DEBIAN_PACKAGES = ("redis-tools", "libjemalloc2", "liblzf1", "libatomic1")
@@ -70,7 +71,7 @@ def redis_7() -> tuple[str, dict[str, str]]:
 
 
 def _ping(port: int) -> bool:
-    with redis.Redis(port=port) as client:
+    with connect(f"redis://127.0.0.1:{port}/0", retries=0) as client:
         try:
             return bool(client.ping())
         except redis.ConnectionError:

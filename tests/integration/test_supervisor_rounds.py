@@ -12,9 +12,10 @@ import pytest
 
 from muster.clock import FakeClock
 from muster.errors import LostLease, Refused
+from muster.model import Phase
 from muster.store import Store
 from supervisor.config import Spec
-from supervisor.fleet import Fleet, Phase, UnknownKey
+from supervisor.fleet import Fleet, UnknownKey
 from supervisor.supervisor import AlreadyRunning, Supervisor
 from worker.cycle_keys import Keys
 
@@ -111,7 +112,7 @@ def test_one_process_per_key_and_the_set_of_workers(world):
     world.pass_time(30, beating=("A", "B"))
     assert (world.tries("A"), world.tries("B")) == (1, 1)
     assert world.client.smembers("t:workers") == {"A", "B"}
-    assert [s.phase for s in world.fleet.status_all()] == [Phase.RUNNING, Phase.RUNNING]
+    assert [s.phase for s in world.fleet.status_all()] == [Phase.READY, Phase.READY]
 
 
 def test_a_crash_loop_is_tried_after_20_40_80_s_and_given_up_after_20(world):
@@ -125,7 +126,7 @@ def test_a_crash_loop_is_tried_after_20_40_80_s_and_given_up_after_20(world):
         status = world.fleet.status_one("A")
         if status.phase is Phase.FAILED:
             break
-        assert status.phase is Phase.WAITING
+        assert status.phase is Phase.BACKING_OFF
         while world.tries("A") == tries:
             world.pass_time(1, beating=("B",))
         at.append((status.backoff, round(world.clock.now() - began)))
@@ -182,7 +183,8 @@ def test_an_error_in_the_state_is_warned_about_once(world, caplog):
             world.supervisor.step()
             world.clock.advance(10)
     assert [r.message for r in caplog.records] == ["A reports an error: no candles"]
-    assert world.fleet.status_one("A").phase is Phase.ERROR
+    status = world.fleet.status_one("A")
+    assert (status.phase, status.error) == (Phase.READY, "no candles")
     assert world.process("A").signals == []
 
 

@@ -1,0 +1,137 @@
+"""The product's API over a supervisor's workers: same routes, same errors, another source."""
+
+from __future__ import annotations
+
+import pytest
+from fastapi.testclient import TestClient
+
+from muster.errors import Refused
+from muster.store import Store
+from supervisor.api import SupervisorSource
+from supervisor.server import application, listen, token
+from tests.integration.test_supervisor_rounds import KEYS, World
+
+SECRET = "a-token-of-the-tests"
+BEARER = {"Authorization": f"Bearer {SECRET}"}
+
+
+@pytest.fixture
+def world(tmp_path, valkey) -> World:
+    world = World(tmp_path / "workers.yml", valkey)
+    world.write("A", "B")
+    world.supervisor.begin()
+    world.pass_time(30, beating=("A", "B"))
+    return world
+
+
+@pytest.fixture
+def api(world, valkey):
+    source = SupervisorSource(world.fleet, Store(valkey), KEYS, world.clock)
+    with TestClient(application(source, SECRET), headers=BEARER) as client:
+        yield client
+
+
+def test_the_state_of_one_and_of_all(api, world):
+    one = api.get("/v1/workers/A").json()
+    assert (one["user_id"], one["phase"], one["want"]) == ("A", "ready", "running")
+    assert one["pid"] == world.process("A").pid
+    assert 0 <= one["heartbeat_age_s"] < 45
+    listed = api.get("/v1/workers").json()
+    assert [worker["user_id"] for worker in listed["workers"]] == ["A", "B"]
+
+
+def test_a_worker_that_crashed_shows_why_its_backoff_and_its_next_try(api, world):
+    world.process("A").ended = "exited with 3"
+    world.supervisor.step()
+    one = api.get("/v1/workers/A").json()
+    assert (one["phase"], one["failures"], one["pid"]) == ("backing_off", 1, None)
+    assert "last exit: exited with 3" in one["reason"]
+    assert "next try in 20 s, restarts so far: 0" in one["reason"]
+    told = api.get("/v1/workers/A/explain").json()
+    assert told["next"]["action"] == "restart"
+    assert told["next"]["why"] == "backing off for 20 s"
+    assert [entry["event"] for entry in told["history"]] == ["started", "exited"]
+
+
+def test_stop_start_and_restart(api, world):
+    assert api.post("/v1/workers/A/stop").status_code == 202
+    world.supervisor.step()
+    world.supervisor.step()
+    assert api.get("/v1/workers/A").json()["phase"] == "stopped"
+    refused = api.post("/v1/workers/A/restart")
+    assert refused.status_code == 409
+    assert refused.headers["content-type"] == "application/problem+json"
+    assert "start it instead" in refused.json()["detail"]
+    assert api.post("/v1/workers/A/start").status_code == 202
+    world.supervisor.step()
+    assert api.post("/v1/workers/B/restart").status_code == 202
+    world.pass_time(1)
+    assert (world.tries("A"), world.tries("B")) == (2, 2)
+
+
+def test_a_repeated_key_is_the_same_command_and_never_overtakes(api, world):
+    key = {"Idempotency-Key": "once"}
+    first = api.post("/v1/workers/A/stop", headers=key).json()
+    api.post("/v1/workers/A/start")
+    again = api.post("/v1/workers/A/stop", headers=key).json()
+    assert again["command_id"] == first["command_id"]
+    world.pass_time(1)
+    assert api.get("/v1/workers/A").json()["want"] == "running"
+    assert api.post("/v1/workers/A/restart", headers=key).status_code == 409
+
+
+def test_a_reload_and_a_broken_file(api, world):
+    world.write("A", "C")
+    assert api.post("/v1/reload").status_code == 200
+    world.pass_time(1)
+    assert world.tries("C") == 1
+    world.file.write_text("workers: 5")
+    broken = api.post("/v1/reload")
+    assert broken.status_code == 409
+    assert "is not valid: workers" in broken.json()["detail"]
+
+
+def test_what_one_host_does_not_have_is_refused_with_a_reason(api):
+    assert api.get("/v1/queues").json() == []
+    assert api.get("/v1/pool").json()["target"] == 0
+    assert api.put("/v1/pool", json={"target": 3}).status_code == 409
+    assert api.post("/v1/workers/Z/start").status_code == 404
+    assert api.get("/v1/workers/Z").status_code == 404
+    assert api.get("/readyz").status_code == 200
+
+
+def test_nobody_without_the_token(api):
+    for method, path in (("GET", "/v1/workers"), ("POST", "/v1/reload")):
+        assert api.request(method, path, headers={"Authorization": "Bearer wrong"}).status_code == 401
+
+
+@pytest.mark.anyio
+async def test_a_watcher_hears_what_happens(world, valkey):
+    source = SupervisorSource(world.fleet, Store(valkey), KEYS, world.clock)
+    events = source.events(idle_s=30)
+    assert await anext(events) is None
+    world.process("B").ended = "exited with 9"
+    world.supervisor.step()
+    heard = await anext(events)
+    assert (heard.user_id, heard.event, heard.detail) == ("B", "exited", "exited with 9")
+    await events.aclose()
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def test_the_token_is_made_once_and_only_for_its_owner(tmp_path):
+    secret, place = token({}, tmp_path / "new")
+    assert (tmp_path / "new" / "token").stat().st_mode & 0o777 == 0o600
+    assert (secret, place) == token({}, tmp_path / "new")
+    assert token({"MUSTER_API_KEY": "given by a person"}, tmp_path) == (
+        "given by a person",
+        "$MUSTER_API_KEY",
+    )
+
+
+def test_a_taken_port_is_refused_with_what_to_do():
+    with listen(0) as taken, pytest.raises(Refused, match="choose another with --api-port"):
+        listen(taken.getsockname()[1])
