@@ -236,7 +236,7 @@ def main() -> int:
     parser.add_argument("--only", help="names, separated by commas, such as taskiq,muster")
     parser.add_argument("--python", type=Path, help="an environment that has the peers already")
     options = parser.parse_args()
-    jobs, rounds = (1000, 1) if options.quick else (5000, 3)
+    jobs, rounds = (2000, 1) if options.quick else (5000, 3)
     scratch = Path(tempfile.mkdtemp(prefix="bench-jobs-"))
     try:
         all_of = contenders(scratch, options.python or install(scratch))

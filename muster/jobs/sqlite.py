@@ -12,8 +12,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,14 +101,17 @@ _READY = "FROM work_pool WHERE pool_name = ?1 AND status = 'pending' AND run_at 
 _DELAYED = "FROM work_pool WHERE pool_name = ?1 AND status = 'pending' AND run_at IS NOT NULL"
 _PROMOTE = """UPDATE work_pool SET run_at = NULL
     WHERE pool_name = ? AND status = 'pending' AND run_at IS NOT NULL AND run_at <= ?"""
-_CLAIM = f"""UPDATE work_pool SET status = 'claimed', claimed_by = ?, claimed_at = ?, visible_until = ?,
-        attempts = attempts + 1, token = token + 1
-    WHERE id IN (SELECT id FROM work_pool WHERE pool_name = ? AND status = 'pending' AND run_at IS NULL
-                 ORDER BY rank, id LIMIT ?)
-    RETURNING {_COLUMNS}"""  # noqa: S608 - constant text
+_CLAIM_SET = """UPDATE work_pool SET status = 'claimed', claimed_by = ?2, claimed_at = ?3, visible_until = ?4,
+    attempts = attempts + 1, token = token + 1 WHERE id"""
+_NEXT = f"(SELECT id {_READY} ORDER BY rank, id LIMIT"  # one job needs no temporary table, hence two forms
+_CLAIM_ONE = f"{_CLAIM_SET} = {_NEXT} 1) RETURNING {_COLUMNS}"
+_CLAIM = f"{_CLAIM_SET} IN {_NEXT} ?5) RETURNING {_COLUMNS}"
 _COMPLETE = """UPDATE work_pool SET status = 'done', result = ?, finished_at = ?
     WHERE id = ? AND pool_name = ? AND status = 'claimed' AND token = ?"""
+_PROMOTE_EVERY_S = 0.02  # how late a delayed job may be while others keep the pool busy
 _POLL_S = 0.002  # `wait` looks this often whether another process wrote: one page read, no lock
+
+Rows = list[tuple[Any, ...]]
 
 
 class SQLiteFile:
@@ -133,20 +135,25 @@ class SQLiteFile:
             self._local.of = (os.getpid(), connection)
         return connection
 
-    @contextmanager
-    def write(self) -> Iterator[sqlite3.Connection]:
+    def write(self) -> _Transaction:
         """One transaction that has the write lock from its start, so it can never fail half way for it."""
-        connection = self.connection
+        return _Transaction(self)
+
+
+class _Transaction:
+    def __init__(self, file: SQLiteFile) -> None:
+        self._file = file
+        self._connection = file.connection
+
+    def __enter__(self) -> sqlite3.Connection:
         try:
-            connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as busy:
-            raise TryLater(f"{self.path} was locked for {self._busy:.0f} s; try again ({busy})") from busy
-        try:
-            yield connection
-        except BaseException:
-            connection.execute("ROLLBACK")
-            raise
-        connection.execute("COMMIT")
+            raise TryLater(f"{self._file.path} stayed locked; it comes back by itself ({busy})") from busy
+        return self._connection
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._connection.execute("COMMIT" if kind is None else "ROLLBACK")
 
 
 class SQLitePool(WorkPool):
@@ -157,6 +164,7 @@ class SQLitePool(WorkPool):
         self._file = file
         self._clock = clock
         self._seen = -1
+        self._promoted = 0.0  # when delayed jobs were last looked for
 
     def push_many(self, jobs: Sequence[NewJob]) -> Ids:
         now = self._clock.now()
@@ -205,11 +213,10 @@ class SQLitePool(WorkPool):
                 result = None if done.result is None else json.dumps(done.result)
                 changed = db.execute(_COMPLETE, (result, now, int(done.id), self.name, done.token)).rowcount
                 accepted.append(changed == 1)
-            if not all(accepted):
+            if False in accepted:
                 self._late(db, accepted.count(False))
             if claim:
-                db.execute(_PROMOTE, (self.name, now))
-                rows = db.execute(_CLAIM, (worker_id, now, now + visibility, self.name, claim)).fetchall()
+                rows = self._claim(db, (self.name, worker_id, now, now + visibility), claim)
         if len(rows) > 1:
             rows.sort(key=lambda row: (row[9], row[0]))
         return Turn(accepted, [self._item(row) for row in rows])
@@ -345,6 +352,20 @@ class SQLitePool(WorkPool):
             " ON CONFLICT(pool_name) DO UPDATE SET settings = excluded.settings",
             (self.name, json.dumps({"max_workers": settings.max_workers, "pin": settings.pin})),
         )
+
+    def _claim(self, db: sqlite3.Connection, claim: tuple[Any, ...], count: int) -> Rows:
+        """Delayed jobs are looked for now and then, and whenever nothing else is left."""
+        now = claim[2]
+        if abs(now - self._promoted) < _PROMOTE_EVERY_S and (rows := self._take(db, claim, count)):
+            return rows
+        self._promoted = now
+        db.execute(_PROMOTE, (self.name, now))
+        return self._take(db, claim, count)
+
+    def _take(self, db: sqlite3.Connection, claim: tuple[Any, ...], count: int) -> Rows:
+        if count == 1:
+            return db.execute(_CLAIM_ONE, claim).fetchall()
+        return db.execute(_CLAIM, (*claim, count)).fetchall()
 
     def _due(self) -> bool:
         row = self._file.connection.execute(
