@@ -192,9 +192,6 @@ class ClusterStack(cdk.Stack):
             for role in (definition.task_role, definition.obtain_execution_role())
         ]
 
-        def arns(resource: str) -> str:
-            return self.format_arn(service="ecs", resource=resource, resource_name=f"{self._name}/*")
-
         return Fleet(
             cluster_name=self._name,
             cluster_arn=self.cluster.cluster_arn,
@@ -203,8 +200,7 @@ class ClusterStack(cdk.Stack):
             job_task_definition_arn=job_worker.task_definition_arn,
             container=CONTAINER,
             version=self.image.asset_hash,
-            task_arns=arns("task"),
-            container_instance_arns=arns("container-instance"),
+            task_arns=self.format_arn(service="ecs", resource="task", resource_name=f"{self._name}/*"),
             passed_roles=roles,
         )
 

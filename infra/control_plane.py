@@ -10,7 +10,6 @@ from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
-from aws_cdk import aws_scheduler as scheduler
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
@@ -58,7 +57,6 @@ class ControlPlaneStack(cdk.Stack):
         self._placement = placement
         self._code = lambda_.Code.from_asset(str(code))
 
-        self.schedules = scheduler.CfnScheduleGroup(self, "Checks", name=environment.named("order-checks"))
         self._schedule_role = self._sender()
         self.roles = {role: self._role(role) for role in FUNCTION_OF}
         self.functions = {role: self._function(role) for role in FUNCTION_OF}
@@ -106,9 +104,8 @@ class ControlPlaneStack(cdk.Stack):
             | {
                 "MUSTER_FN_MAINTENANCE_WORKER": self._environment.named(Role.MAINTENANCE_WORKER.value),
                 "MUSTER_FN_POOL_MANAGER": self._environment.named(Role.POOL_MANAGER.value),
-                "MUSTER_SCHEDULE_GROUP": self._environment.named("order-checks"),
-                "MUSTER_SCHEDULE_ROLE": self._schedule_role.role_arn,
-                "MUSTER_SECRETS_PREFIX": self._environment.broker_secrets,
+                "MUSTER_ORDER_TASKS_ARN": self._queues.order_tasks.queue_arn,
+                "MUSTER_SCHEDULER_ROLE_ARN": self._schedule_role.role_arn,
             },
             **where,
         )
@@ -130,7 +127,7 @@ class ControlPlaneStack(cdk.Stack):
                         self.format_arn(
                             service="scheduler",
                             resource="schedule",
-                            resource_name=f"{self._environment.named('order-checks')}/*",
+                            resource_name="default/*",
                         )
                     ],
                     because=RUNTIME_NAMES,

@@ -137,7 +137,6 @@ class Fleet:
     container: str
     version: str
     task_arns: str
-    container_instance_arns: str
     passed_roles: Sequence[str]
 
     def scopes(self) -> dict[On, Scope]:
@@ -149,7 +148,6 @@ class Fleet:
                 [self.task_arns], {"StringEquals": {"ecs:CreateAction": "RunTask"}}, RUNTIME_NAMES
             ),
             On.TASK_LIST: Scope(["*"], in_cluster, UNSCOPED["ecs:ListTasks"]),
-            On.CONTAINER_INSTANCES: Scope([self.container_instance_arns], in_cluster, RUNTIME_NAMES),
             On.TASK_ROLES: Scope(
                 list(self.passed_roles),
                 {"StringEquals": {"iam:PassedToService": "ecs-tasks.amazonaws.com"}},

@@ -40,11 +40,10 @@ class On(StrEnum):
     TASKS = "tasks of our cluster"
     NEW_TASKS = "tasks of our cluster, while RunTask creates them"
     TASK_LIST = "the list of our cluster's tasks"
-    CONTAINER_INSTANCES = "container instances of our cluster"
     TASK_ROLES = "the roles of the worker tasks, passed to ECS only"
     MAINTENANCE_WORKER_FN = "the function maintenance_worker"
     POOL_MANAGER_FN = "the function pool_manager"
-    SCHEDULES = "one-shot schedules in our group"
+    SCHEDULES = "one-shot schedules of the default group"
     SCHEDULE_ROLE = "the role a schedule sends with, passed to EventBridge Scheduler only"
     BROKER_SECRETS = "secrets under the broker prefix"
     OWN_LOGS = "the function's own log group"
@@ -92,14 +91,17 @@ _RUN_TASK = (
     Grant(On.TASK_DEFINITIONS, ("ecs:RunTask",)),
     Grant(On.NEW_TASKS, ("ecs:TagResource",)),
     Grant(On.TASK_ROLES, ("iam:PassRole",)),
+    # A start that ECS knows already is adopted, after a look at it; one that is not wanted is stopped.
+    Grant(On.TASKS, ("ecs:DescribeTasks", "ecs:StopTask")),
 )
 
-#: Look into a dead-letter queue and take what is redriven.
+#: Look into a dead-letter queue, redrive from it, empty it.
 _INSPECT = (
     "sqs:ReceiveMessage",
     "sqs:DeleteMessage",
     "sqs:ChangeMessageVisibility",
     "sqs:GetQueueAttributes",
+    "sqs:PurgeQueue",
 )
 
 GRANTS: dict[Role, tuple[Grant, ...]] = {
@@ -110,7 +112,6 @@ GRANTS: dict[Role, tuple[Grant, ...]] = {
         Grant(On.WORKER_CONTROL_DLQ, ("sqs:SendMessage",)),
         Grant(On.POOL_CLAIM_QUEUE, ("sqs:SendMessage",)),
         *_RUN_TASK,
-        Grant(On.TASKS, ("ecs:StopTask",)),
         Grant(On.POOL_MANAGER_FN, ("lambda:InvokeFunction",)),
     ),
     Role.ORDER_TASKS: (
@@ -131,15 +132,11 @@ GRANTS: dict[Role, tuple[Grant, ...]] = {
     Role.MAINTENANCE_WORKER: (
         *_FUNCTION,
         Grant(On.TASK_LIST, ("ecs:ListTasks",)),
-        Grant(On.CONTAINER_INSTANCES, ("ecs:DescribeContainerInstances",)),
         Grant(On.TASKS, ("ecs:DescribeTasks", "ecs:StopTask")),
         Grant(On.WORKER_CONTROL_QUEUE, ("sqs:SendMessage",)),
+        Grant(On.POOL_MANAGER_FN, ("lambda:InvokeFunction",)),
     ),
-    Role.POOL_MANAGER: (
-        *_FUNCTION,
-        *_RUN_TASK,
-        Grant(On.TASKS, ("ecs:DescribeTasks", "ecs:StopTask")),
-    ),
+    Role.POOL_MANAGER: (*_FUNCTION, *_RUN_TASK),
     Role.WORKER: (
         Grant(
             On.POOL_CLAIM_QUEUE, ("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:ChangeMessageVisibility")
@@ -151,6 +148,7 @@ GRANTS: dict[Role, tuple[Grant, ...]] = {
     Role.API: (
         Grant(On.WORKER_CONTROL_QUEUE, ("sqs:SendMessage", "sqs:GetQueueAttributes")),
         Grant(On.ORDER_TASKS_QUEUE, ("sqs:SendMessage", "sqs:GetQueueAttributes")),
+        Grant(On.POOL_CLAIM_QUEUE, ("sqs:GetQueueAttributes",)),
         Grant(On.WORKER_CONTROL_DLQ, _INSPECT),
         Grant(On.ORDER_TASKS_DLQ, _INSPECT),
     ),
@@ -169,9 +167,9 @@ UNSCOPED: dict[str, str] = {
 # Valkey. Nobody may administer the server or empty it; key patterns keep a stolen identity to its own part.
 _COMMANDS = (
     "-@all +@read +@write +@stream +@scripting +@pubsub +@transaction +@connection +@blocking "
-    "-@dangerous -@admin +cluster|slots +cluster|shards +cluster|nodes +cluster|keyslot +wait"
+    "-@dangerous -@admin +cluster|slots +cluster|shards +cluster|nodes +cluster|keyslot +time +wait"
 )
-_USERS = "~worker:* ~users:*"
+_USERS = "~worker:* ~users:* ~task:*"
 _POOL = "~pool:*"
 _SWEEP = "~sweep:*"
 _JOBS = "~job:* ~jobs:*"

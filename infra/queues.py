@@ -49,7 +49,7 @@ class QueuesStack(cdk.Stack):
             # Scope and limit are per group: one busy user must not slow the others.
             fifo = {
                 "fifo": True,
-                "content_based_deduplication": queue is blueprint.ORDER_TASKS,
+                "content_based_deduplication": queue.content_deduplication,
                 "deduplication_scope": sqs.DeduplicationScope.MESSAGE_GROUP,
                 "fifo_throughput_limit": sqs.FifoThroughputLimit.PER_MESSAGE_GROUP_ID,
             }

@@ -110,6 +110,5 @@ def local_fleet(environment: Environment) -> Fleet:
         container="worker",
         version="local",
         task_arns=f"{arn}:task/{name}/*",
-        container_instance_arns=f"{arn}:container-instance/{name}/*",
         passed_roles=[f"arn:aws:iam::000000000000:role/{environment.named('worker')}"],
     )

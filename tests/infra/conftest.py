@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import boto3
 import pytest
 
 from infra import bundling
@@ -25,6 +27,9 @@ from tests.infra.synthesis import (
     run,
     synthesise,
 )
+
+ACCOUNT, REGION = "000000000000", "us-east-1"
+DEPLOY_SECONDS = 240
 
 
 @pytest.fixture(scope="session")
@@ -111,6 +116,56 @@ def local_aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(timeout=20)
+
+
+@pytest.fixture(scope="session")
+def deployment(
+    cdk: Path, local_aws: str, checkout: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, str]:
+    """`cdk bootstrap` and `cdk deploy` of the environment `local`: its assembly and the endpoint."""
+    home = tmp_path_factory.mktemp("home")
+    assembly = home / "cdk.out"
+    environment = node_environment(home) | {
+        "AWS_ENDPOINT_URL": local_aws,
+        "AWS_ACCESS_KEY_ID": "local",
+        "AWS_SECRET_ACCESS_KEY": "local",
+        "AWS_REGION": REGION,
+        "PYTHONPATH": str(checkout),
+        "NO_PROXY": "127.0.0.1,localhost",
+    }
+
+    def run(*arguments: str) -> None:
+        done = subprocess.run(
+            [cdk, "--no-notices", "--ci", *arguments],
+            cwd=checkout,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=DEPLOY_SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, f"cdk {' '.join(arguments)}:\n{done.stdout}\n{done.stderr}"
+
+    run("synth", "--quiet", "-c", "environment=local", "--output", str(assembly))
+    run("bootstrap", "--app", str(assembly), f"aws://{ACCOUNT}/{REGION}")
+    run("deploy", "--app", str(assembly), "--all", "--require-approval", "never")
+    return assembly, local_aws
+
+
+@pytest.fixture(scope="session")
+def client(deployment: tuple[Path, str]) -> Callable[[str], Any]:
+    """boto3 clients of the endpoint that was deployed to."""
+
+    def make(service: str) -> Any:
+        return boto3.client(
+            service,
+            endpoint_url=deployment[1],
+            region_name=REGION,
+            aws_access_key_id="local",
+            aws_secret_access_key="local",
+        )
+
+    return make
 
 
 def _answers(port: int) -> bool:

@@ -3,67 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 
 from muster import blueprint
-from tests.infra.synthesis import Synth, node_environment
-
-ACCOUNT, REGION = "000000000000", "us-east-1"
-DEPLOY_SECONDS = 240
-
-
-@pytest.fixture(scope="module")
-def deployment(
-    cdk: Path, local_aws: str, checkout: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, str]:
-    """`cdk bootstrap` and `cdk deploy` of the environment `local`: its assembly and the endpoint."""
-    home = tmp_path_factory.mktemp("home")
-    assembly = home / "cdk.out"
-    environment = node_environment(home) | {
-        "AWS_ENDPOINT_URL": local_aws,
-        "AWS_ACCESS_KEY_ID": "local",
-        "AWS_SECRET_ACCESS_KEY": "local",
-        "AWS_REGION": REGION,
-        "PYTHONPATH": str(checkout),
-        "NO_PROXY": "127.0.0.1,localhost",
-    }
-
-    def run(*arguments: str) -> None:
-        done = subprocess.run(
-            [cdk, "--no-notices", "--ci", *arguments],
-            cwd=checkout,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=DEPLOY_SECONDS,
-            check=False,
-        )
-        assert done.returncode == 0, f"cdk {' '.join(arguments)}:\n{done.stdout}\n{done.stderr}"
-
-    run("synth", "--quiet", "-c", "environment=local", "--output", str(assembly))
-    run("bootstrap", "--app", str(assembly), f"aws://{ACCOUNT}/{REGION}")
-    run("deploy", "--app", str(assembly), "--all", "--require-approval", "never")
-    return assembly, local_aws
-
-
-@pytest.fixture
-def client(deployment: tuple[Path, str]) -> Any:
-    def make(service: str) -> Any:
-        return boto3.client(
-            service,
-            endpoint_url=deployment[1],
-            region_name=REGION,
-            aws_access_key_id="local",
-            aws_secret_access_key="local",
-        )
-
-    return make
-
+from tests.infra.synthesis import Synth
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -59,6 +59,7 @@ def test_only_the_queue_that_schedules_send_to_deduplicates_by_content(prod: Syn
     by_content = {
         p["QueueName"] for p in prod.resources("queues", QUEUE).values() if p.get("ContentBasedDeduplication")
     }
+    assert by_content == {f"prod-{queue.name}" for queue in blueprint.QUEUES if queue.content_deduplication}
     assert by_content == {f"prod-{blueprint.ORDER_TASKS.name}"}
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import aws_cdk as cdk
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_sqs as sqs
-from cdk_nag import AwsSolutionsChecks
 
+from app import synthesise
 from infra.bundling import bundle
 from infra.config import ENVIRONMENTS
 from infra.system import build
@@ -43,5 +43,4 @@ if __name__ == "__main__":
     flags = json.loads(Path("cdk.json").read_text())["context"]
     application = cdk.App(context=flags)
     {"secure": secure, "bad": bad}[sys.argv[1]](application)
-    cdk.Validations.of(application).add_plugins(AwsSolutionsChecks(application))
-    application.synth()
+    synthesise(application)
