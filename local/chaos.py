@@ -1,4 +1,4 @@
-"""Chaos on real processes: the engine under load while everything around the workers breaks, audited from outside.
+"""Chaos on real processes: load, faults on everything around the workers, and an audit from outside.
 
 The judge is not the system itself: the workers' own journals say who acted when, the processes say who lives,
 and the driver remembers what it asked for last. One seed gives one plan of faults.
