@@ -25,7 +25,8 @@ def supervise(
     """Run one worker process per key of FILE and keep them alive.
 
     SIGHUP reads FILE again. SIGTERM and SIGINT let the workers finish, for up to 30 seconds.
-    Exit codes: 0 stopped, 2 FILE is broken, 4 another supervisor runs, 5 the server does not answer.
+    Exit codes: 0 stopped, 1 the API's port is taken, 2 FILE is broken, 4 another supervisor runs,
+    5 the server does not answer.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     raise typer.Exit(run(file, valkey_url, api_port, prefix, os.environ))

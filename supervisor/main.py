@@ -80,6 +80,7 @@ def run(file: Path, url: str | None, api_port: int, prefix: str, environment: Ma
     """Run until asked to stop; the exit code. Without a URL the folder's embedded server is used."""
     sys.path.insert(0, os.getcwd())  # where the workers will find their strategies, too
     try:
+        timings = Timings.from_environment(environment)
         config.load(file)
     except Refused as broken:
         _LOG.error("%s", broken)
@@ -89,7 +90,6 @@ def run(file: Path, url: str | None, api_port: int, prefix: str, environment: Ma
     url = url or (embedded.open() if embedded else "")
     data = str(Path(environment.get(DATA, ".data")).resolve())
     launcher = LocalLauncher({**environment, URL: url, PREFIX: prefix, DATA: data})
-    timings = Timings.from_environment(environment)
     store = Store(connect(url, retries=1))
     supervisor = Supervisor(file, store, launcher, SystemClock(), Keys(prefix), timings)
     try:

@@ -10,7 +10,7 @@ import httpx
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # one line per request says nothing here
 
-TRIES = 4
+TRIES = 6  # six seconds in all: also a market that is only just starting is met
 PAUSE_S = 0.2
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from local.valkey import embedded_valkey, free_port
@@ -141,6 +142,47 @@ def test_an_emptied_server_is_told_again_by_every_worker_and_none_runs_twice(hos
         assert box.stop() == 0
         client.close()
     assert all(len(box.ownership(key)) == 1 for key in keys), "nobody else ever held a lock"
+
+
+def test_the_api_of_a_running_supervisor_shows_restarts_and_stops(host):
+    box = host()
+    box.write({"A": {}, "B": {}})
+    box.supervise()
+    before = until("both run", lambda: box.beating("A", "B"))
+    url = re.search(r"API on (http://\S+),", box.log())[1]
+    token = (box.folder / ".muster/supervisor/token").read_text()
+    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=30) as api:
+        assert api.get("/v1/workers/A").json()["pid"] == before["A"]
+        assert api.post("/v1/workers/A/restart").status_code == 202
+        until("A restarted", lambda: box.holder("A") not in (None, before["A"]))
+        assert api.post("/v1/workers/B/stop").status_code == 202
+        until("B stopped", lambda: api.get("/v1/workers/B").json()["phase"] == "stopped")
+        until("A is ready", lambda: api.get("/v1/workers/A").json()["phase"] == "ready")
+        box.write({"A": {}, "B": {}, "C": {}})
+        assert api.post("/v1/reload").status_code == 200
+        until("C runs", lambda: box.beating("C"))
+    assert httpx.get(f"{url}/v1/workers").status_code == 401
+    assert {key for key, _ in box.processes().values()} == {"A", "C"}
+
+
+def test_a_supervisor_killed_while_its_workers_boot_is_followed_without_doubles(host):
+    box = host("backoff_first=0.5")
+    keys = ("A", "B", "C", "D")
+    box.write({key: {} for key in keys})
+    first = box.supervise()
+    until("they boot", lambda: len(box.processes()) == 4)
+    first.kill()
+    first.wait()
+    box.supervise()
+    until("all beat", lambda: box.beating(*keys))
+    until("one process each", lambda: sorted(key for key, _ in box.processes().values()) == sorted(keys))
+    until(
+        "all under the successor's eyes",
+        lambda: all(re.search(rf"{k}: (adopted|started as) pid {box.holder(k)}\b", box.log()) for k in keys),
+    )
+    assert box.stop() == 0
+    assert box.processes() == {}
+    box.assert_no_lock_was_held_twice()
 
 
 def test_a_worker_started_by_hand_beside_a_running_one_leaves(host):

@@ -111,7 +111,7 @@ def test_the_strategy_gets_through_a_market_that_fails_now_and_then(market):
 def test_a_market_that_only_fails_is_a_clear_error(market, monkeypatch, knob, words):
     monkeypatch.setattr("supervisor.strategy.market_client.PAUSE_S", 0.01)
     market.put("/faults", json={knob: 1})
-    with pytest.raises(MarketError, match=f"no usable answer in 4 tries; the last was {words}"):
+    with pytest.raises(MarketError, match=f"no usable answer in 6 tries; the last was {words}"):
         fetch(market, fetch_candles)
 
 
