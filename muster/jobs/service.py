@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -9,7 +10,9 @@ from muster.errors import Refused
 from muster.jobs.model import JobStatus, NewJob, WorkItem
 from muster.jobs.ports import Jobs
 
-#: Called with the pool after work was added: a trigger (see `muster.jobs.triggers`). It must not raise.
+log = logging.getLogger(__name__)
+
+#: Called with the pool after work was added: a check, or a trigger (see `muster.jobs.triggers`).
 WorkAdded = Callable[[str], None]
 
 
@@ -20,7 +23,7 @@ class NoSuchJob(Refused):
 def enqueue(jobs: Jobs, pool: str, new: Sequence[NewJob], work_added: WorkAdded) -> list[str]:
     """Push the jobs, then wake the pool. Once pushed they are safe, whatever the trigger does."""
     ids = jobs.work.pool(pool).push_many(new)
-    work_added(pool)
+    _wake(pool, work_added)
     return ids
 
 
@@ -47,7 +50,7 @@ def resume(jobs: Jobs, pool: str, job_id: str, work_added: WorkAdded) -> None:
     if not jobs.work.pool(pool).requeue(job_id):
         hint = "rerun it instead" if job.status is JobStatus.DONE else "it is already on its way"
         raise Refused(f"job {job_id} is {job.status}; {hint}")
-    work_added(pool)
+    _wake(pool, work_added)
 
 
 def rerun(jobs: Jobs, pool: str, job_id: str, work_added: WorkAdded) -> str:
@@ -70,7 +73,7 @@ def redrive(jobs: Jobs, pool: str, work_added: WorkAdded) -> list[str]:
     poisoned = work.list(JobStatus.POISONED, limit=work.counts().poisoned)
     sent = [job.id for job in poisoned if work.requeue(job.id)]
     if sent:
-        work_added(pool)
+        _wake(pool, work_added)
     return sent
 
 
@@ -84,3 +87,11 @@ def limit(jobs: Jobs, pool: str, max_workers: int) -> None:
     """At most this many live workers from the next check on."""
     work = jobs.work.pool(pool)
     work.configure(replace(work.settings(), max_workers=max_workers))
+
+
+def _wake(pool: str, work_added: WorkAdded) -> None:
+    """Best effort: the job is durable, so a wake that fails must not look like a push that failed."""
+    try:
+        work_added(pool)
+    except Exception as error:  # noqa: BLE001 - see above; the slow schedule is the safety net
+        log.warning("pool %s was not woken, the next check will do it: %s", pool, error)

@@ -109,6 +109,7 @@ _CLAIM = f"{_CLAIM_SET} IN {_NEXT} ?5) RETURNING {_COLUMNS}"
 _COMPLETE = """UPDATE work_pool SET status = 'done', result = ?, finished_at = ?
     WHERE id = ? AND pool_name = ? AND status = 'claimed' AND token = ?"""
 _PROMOTE_EVERY_S = 0.02  # how late a delayed job may be while others keep the pool busy
+_ID_DIGITS = 18  # more do not fit the column, so no job has them
 _POLL_S = 0.002  # `wait` looks this often whether another process wrote: one page read, no lock
 
 Rows = list[tuple[Any, ...]]
@@ -277,7 +278,7 @@ class SQLitePool(WorkPool):
         return changed == 1
 
     def get(self, item_id: str) -> WorkItem | None:
-        if not item_id.isdigit():
+        if not item_id.isdigit() or len(item_id) > _ID_DIGITS:
             return None
         row = self._file.connection.execute(
             f"SELECT {_COLUMNS} FROM work_pool WHERE id = ? AND pool_name = ?",  # noqa: S608

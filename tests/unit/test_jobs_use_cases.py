@@ -169,6 +169,14 @@ def test_enqueue_pushes_before_it_wakes(jobs, pool):
     assert [pool.get(i).data for i in ids] == [1, 2]
 
 
+def test_a_wake_that_fails_does_not_look_like_a_push_that_failed(jobs, pool):
+    def broken(name):
+        raise OSError("no route")
+
+    (job_id,) = owner.enqueue(jobs, "p", [NewJob(1)], broken)
+    assert pool.get(job_id).status is JobStatus.PENDING
+
+
 def test_resume_continues_a_poisoned_job_from_its_checkpoint(jobs, pool):
     job_id = pool.push(1, max_retries=1)
     job = pool.claim("w")

@@ -1,0 +1,183 @@
+"""Job pools over HTTP. Errors are raised as they are; the app turns them into problem+json."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from api.source import NotFound
+from muster.clock import SystemClock
+from muster.jobs import Jobs, JobStatus, NewJob, WorkerFilter
+from muster.jobs import service as owner
+from muster.jobs.capacity import Launch, ProcessLauncher, check
+from muster.jobs.model import FINISHED, LIVE, MAX_RETRIES, WorkItem
+from muster.jobs.reaper import reap
+
+#: Braces would break a pool's hash tag, slashes its folder.
+PoolName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+JobId = Annotated[str, Path(pattern=r"^[0-9]{1,18}$")]
+BATCH_MAX = 1000
+_LOOK_S = 0.25  # how often the event stream looks
+_KEEPALIVE_S = 15.0  # a comment line, so that proxies keep a quiet stream open
+
+
+class PushedJob(BaseModel):
+    """One job to push."""
+
+    model_config = ConfigDict(extra="forbid")
+    data: Any = None
+    type: str = Field("echo", max_length=100)
+    priority: int = Field(0, ge=-(2**31), le=2**31)
+    delay: float = Field(0.0, ge=0, le=366 * 86400)
+    dedup: str | None = Field(None, min_length=1, max_length=200)
+    max_retries: int = Field(MAX_RETRIES, ge=1, le=1000)
+    time_limit: float | None = Field(None, gt=0)
+
+    def new(self) -> NewJob:
+        return NewJob(
+            self.data, self.type, self.priority, self.delay, self.dedup, self.max_retries, self.time_limit
+        )
+
+
+class PushedBatch(BaseModel):
+    """Many jobs to push, in one step."""
+
+    model_config = ConfigDict(extra="forbid")
+    jobs: list[PushedJob] = Field(min_length=1, max_length=BATCH_MAX)
+
+
+class Pin(BaseModel):
+    """The image or task definition of new workers; null removes the pin."""
+
+    image: str | None = Field(None, max_length=500)
+
+
+class Limit(BaseModel):
+    """The most live workers of a pool."""
+
+    max_workers: int = Field(ge=0, le=10_000)
+
+
+def router(jobs: Jobs, launch: Launch | None = None) -> APIRouter:
+    """The routes under /v1/pools. Workers are launched by `launch`, as processes by default."""
+    start = launch or ProcessLauncher(jobs.url)
+    clock = SystemClock()
+    routes = APIRouter(prefix="/v1/pools", tags=["jobs"])
+
+    def work_added(pool: str) -> None:
+        check(jobs, pool, start, clock)
+
+    def known(pool: str, job_id: str) -> WorkItem:
+        try:
+            return owner.find(jobs, pool, job_id)
+        except owner.NoSuchJob as missing:
+            raise NotFound(str(missing)) from missing
+
+    @routes.get("")
+    def list_pools() -> list[dict[str, Any]]:
+        return [describe(name) for name in jobs.work.pools()]
+
+    @routes.get("/{pool}")
+    def describe(pool: PoolName) -> dict[str, Any]:
+        work = jobs.work.pool(pool)
+        live = jobs.registration.list(WorkerFilter(status=LIVE, pool=pool))
+        return {"pool": pool, **asdict(work.counts()), **asdict(work.settings()), "workers": len(live)}
+
+    @routes.post("/{pool}/jobs", status_code=202)
+    def push(pool: PoolName, body: PushedBatch | PushedJob) -> dict[str, Any]:
+        new = [job.new() for job in body.jobs] if isinstance(body, PushedBatch) else [body.new()]
+        return {"pool": pool, "ids": owner.enqueue(jobs, pool, new, work_added)}
+
+    @routes.get("/{pool}/jobs")
+    def list_jobs(
+        pool: PoolName,
+        status: JobStatus | None = None,
+        limit: Annotated[int, Query(ge=1, le=500)] = 50,
+        before: Annotated[str | None, Query(pattern=r"^[0-9]{1,18}$")] = None,
+    ) -> dict[str, Any]:
+        page = jobs.work.pool(pool).list(status, limit=limit, before=before)
+        following = page[-1].id if len(page) == limit else None
+        return {"jobs": [asdict(job) for job in page], "next": following}
+
+    @routes.get("/{pool}/jobs/{job_id}")
+    def show(pool: PoolName, job_id: JobId) -> dict[str, Any]:
+        return asdict(known(pool, job_id))
+
+    @routes.get("/{pool}/jobs/{job_id}/events")
+    def events(pool: PoolName, job_id: JobId) -> StreamingResponse:
+        known(pool, job_id)
+        return StreamingResponse(_events(jobs, pool, job_id), media_type="text/event-stream")
+
+    @routes.post("/{pool}/jobs/{job_id}/cancel")
+    def cancel(pool: PoolName, job_id: JobId) -> dict[str, Any]:
+        known(pool, job_id)
+        return {"id": job_id, "status": owner.cancel(jobs, pool, job_id)}
+
+    @routes.post("/{pool}/jobs/{job_id}/resume")
+    def resume(pool: PoolName, job_id: JobId) -> dict[str, Any]:
+        known(pool, job_id)
+        owner.resume(jobs, pool, job_id, work_added)
+        return {"id": job_id, "status": JobStatus.PENDING}
+
+    @routes.post("/{pool}/jobs/{job_id}/rerun", status_code=202)
+    def rerun(pool: PoolName, job_id: JobId) -> dict[str, Any]:
+        known(pool, job_id)
+        return {"id": owner.rerun(jobs, pool, job_id, work_added), "parent": job_id}
+
+    @routes.post("/{pool}/check")
+    def check_now(pool: PoolName) -> dict[str, Any]:
+        done = check(jobs, pool, start, clock)
+        return {"pool": pool, **asdict(done.reaped), **asdict(done.capacity)}
+
+    @routes.post("/{pool}/reap")
+    def reap_now(pool: PoolName) -> dict[str, Any]:
+        return {"pool": pool, **asdict(reap(jobs, pool, clock))}
+
+    @routes.post("/{pool}/redrive")
+    def redrive(pool: PoolName) -> dict[str, Any]:
+        return {"pool": pool, "ids": owner.redrive(jobs, pool, work_added)}
+
+    @routes.put("/{pool}/pin")
+    def pin(pool: PoolName, body: Pin) -> dict[str, Any]:
+        owner.pin(jobs, pool, body.image)
+        return {"pool": pool, "pin": body.image}
+
+    @routes.put("/{pool}/limit")
+    def limit(pool: PoolName, body: Limit) -> dict[str, Any]:
+        owner.limit(jobs, pool, body.max_workers)
+        return {"pool": pool, "max_workers": body.max_workers}
+
+    @routes.get("/{pool}/workers")
+    def workers(pool: PoolName) -> list[dict[str, Any]]:
+        found = jobs.registration.list(WorkerFilter(pool=pool))
+        return [{**asdict(worker), "current_task_id": worker.current_task_id} for worker in found]
+
+    return routes
+
+
+async def _events(jobs: Jobs, pool: str, job_id: str) -> AsyncIterator[str]:
+    """One `progress` event per change, then one `end`. A job forgotten meanwhile ends the stream."""
+    work = jobs.work.pool(pool)
+    last, spoke = "", time.monotonic()
+    while (job := await asyncio.to_thread(work.get, job_id)) is not None:
+        text = json.dumps(_progress(job))
+        if text != last or time.monotonic() - spoke > _KEEPALIVE_S:
+            yield f"event: progress\ndata: {text}\n\n" if text != last else ": still here\n\n"
+            last, spoke = text, time.monotonic()
+        if job.status in FINISHED:
+            ended = {"status": job.status, "result": job.result, "error": job.error}
+            yield f"event: end\ndata: {json.dumps(ended)}\n\n"
+            return
+        await asyncio.sleep(_LOOK_S)
+
+
+def _progress(job: WorkItem) -> dict[str, Any]:
+    return {"id": job.id, "status": job.status, "attempts": job.attempts, **(job.progress or {})}

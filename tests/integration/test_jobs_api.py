@@ -1,0 +1,170 @@
+"""The job routes over HTTP, and the webhook trigger against a real server."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+import uvicorn
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from api.problems import install
+from api.routes.jobs import router
+from local.valkey import free_port
+from muster.jobs import JobStatus, connect
+from muster.jobs.triggers import Effects, Trigger, TriggerType, fire
+
+
+@pytest.fixture
+def jobs():
+    return connect("memory://")
+
+
+@pytest.fixture
+def launches():
+    return []
+
+
+@pytest.fixture
+def app(jobs, launches):
+    app = FastAPI()
+    app.include_router(router(jobs, lambda *launch: launches.append(launch)))
+    install(app)
+    return app
+
+
+@pytest.fixture
+def client(app):
+    return TestClient(app)
+
+
+@pytest.fixture
+def pool(jobs):
+    return jobs.work.pool("p")
+
+
+def test_a_single_push_is_accepted_and_wakes_the_pool(client, pool, launches):
+    answer = client.post("/v1/pools/p/jobs", json={"data": {"n": 1}, "type": "backtest", "priority": 2})
+    assert answer.status_code == 202
+    (job_id,) = answer.json()["ids"]
+    assert (pool.get(job_id).kind, pool.get(job_id).priority) == ("backtest", 2)
+    assert [launch[0] for launch in launches] == ["p"]
+
+
+def test_a_batch_push_keeps_its_order(client, pool):
+    body = {"jobs": [{"data": n} for n in range(5)]}
+    ids = client.post("/v1/pools/p/jobs", json=body).json()["ids"]
+    assert [pool.get(i).data for i in ids] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/pools/p/jobs", {"jobs": []}),
+        ("/v1/pools/p/jobs", {"data": 1, "delay": -1}),
+        ("/v1/pools/p/jobs", {"data": 1, "surprise": 1}),
+        ("/v1/pools/{x}/jobs", {"data": 1}),
+    ],
+)
+def test_bad_input_is_refused_and_nothing_is_pushed(client, jobs, path, body):
+    assert client.post(path, json=body).status_code == 422
+    assert jobs.work.pools() == []
+
+
+def test_jobs_are_listed_with_filter_and_paging(client, pool):
+    ids = client.post("/v1/pools/p/jobs", json={"jobs": [{"data": n} for n in range(5)]}).json()["ids"]
+    pool.complete(pool.claim("w"))
+    first = client.get("/v1/pools/p/jobs?limit=3").json()
+    assert [job["id"] for job in first["jobs"]] == ids[:1:-1]
+    rest = client.get(f"/v1/pools/p/jobs?limit=3&before={first['next']}").json()
+    assert ([job["id"] for job in rest["jobs"]], rest["next"]) == (ids[1::-1], None)
+    done = client.get("/v1/pools/p/jobs?status=done").json()["jobs"]
+    assert [job["id"] for job in done] == [ids[0]]
+
+
+def test_an_unknown_job_is_not_found_and_says_what_to_do(client):
+    answer = client.get("/v1/pools/p/jobs/12")
+    assert answer.status_code == 404
+    assert "muster jobs ls p" in answer.json()["detail"]
+
+
+def test_cancel_resume_rerun_and_redrive(client, pool):
+    (job_id,) = client.post("/v1/pools/p/jobs", json={"data": 1, "max_retries": 1}).json()["ids"]
+    assert client.post(f"/v1/pools/p/jobs/{job_id}/cancel").json()["status"] == "cancelled"
+    assert client.post(f"/v1/pools/p/jobs/{job_id}/resume").json()["status"] == "pending"
+    assert client.post(f"/v1/pools/p/jobs/{job_id}/resume").status_code == 409
+    pool.fail(pool.claim("w"), "boom")
+    assert client.post("/v1/pools/p/redrive").json()["ids"] == [job_id]
+    new = client.post(f"/v1/pools/p/jobs/{job_id}/rerun").json()["id"]
+    assert pool.get(new).parent == job_id
+
+
+def test_check_reap_pin_limit_and_description(client, jobs, pool, launches):
+    pool.push(1)
+    assert client.put("/v1/pools/p/pin", json={"image": "repo/sim:3"}).json()["pin"] == "repo/sim:3"
+    client.put("/v1/pools/p/limit", json={"max_workers": 2})
+    checked = client.post("/v1/pools/p/check").json()
+    assert len(checked["launched"]) == 1
+    assert launches[0][2] == "repo/sim:3"
+    described = client.get("/v1/pools/p").json()
+    assert (described["pending"], described["workers"], described["max_workers"]) == (1, 1, 2)
+    (listed,) = client.get("/v1/pools").json()
+    assert {**listed, "oldest_pending_s": 0} == {**described, "oldest_pending_s": 0}
+    assert client.post("/v1/pools/p/reap").json()["lost"] == []
+    assert [worker["status"] for worker in client.get("/v1/pools/p/workers").json()] == ["starting"]
+
+
+def test_progress_comes_as_server_sent_events(client, pool, monkeypatch):
+    job_id = pool.push(1)
+    job = pool.claim("w")
+    looks, get = threading.Semaphore(0), pool.get
+
+    def counted(job_id):
+        found = get(job_id)
+        looks.release()
+        return found
+
+    monkeypatch.setattr(pool, "get", counted)
+
+    def work():
+        for step in (0.25, 0.75):
+            pool.report(job.id, job.token, {"fraction": step, "note": "walking"})
+            for _ in range(3):  # the stream has looked again, and again
+                assert looks.acquire(timeout=30)
+        pool.complete(job, {"answer": 42})
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    answer = client.get(f"/v1/pools/p/jobs/{job_id}/events")
+    worker.join()
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    events = [block.split("\n") for block in answer.text.strip().split("\n\n")]
+    told = [(kind.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for kind, data in events]
+    walked = [(data["status"], data.get("fraction")) for kind, data in told if kind == "progress"]
+    assert walked[-3:] == [("claimed", 0.25), ("claimed", 0.75), ("done", 0.75)]
+    assert told[-1] == ("end", {"status": "done", "result": {"answer": 42}, "error": None})
+
+
+def test_a_webhook_trigger_makes_the_server_check_the_pool(app, pool, launches):
+    port = free_port()
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        deadline = time.monotonic() + 30
+        while not server.started:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        pool.push(1)
+        trigger = Trigger("hook", TriggerType.WEBHOOK, url=f"http://127.0.0.1:{port}")
+        fire(trigger, "p", Effects(check=lambda pool: None, jobs_url="memory://"))
+        while not launches:
+            assert time.monotonic() < deadline, "the server never launched"
+            time.sleep(0.02)
+    finally:
+        server.should_exit = True
+        thread.join()
+    assert pool.get(pool.list()[0].id).status is JobStatus.PENDING
