@@ -25,7 +25,7 @@ from infra.network import NetworkStack
 from infra.permissions import UNSCOPED, Role
 from muster import blueprint
 
-HEALTH_PATH = "/health"
+HEALTH_PATH = "/healthz"
 GUNICORN = (
     "gunicorn",
     "api.main:app",
