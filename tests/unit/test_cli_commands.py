@@ -1,0 +1,346 @@
+"""The command line against a real API: data on stdout, words on stderr, exit codes that mean something."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+
+import pytest
+from moto import mock_aws
+from typer.testing import CliRunner
+
+from api.fleet import Fleet
+from cli.main import COMMANDS, app
+from muster import keys, steps
+from muster.model import Cause
+from muster.store import Store
+from tests.api_stand import (
+    TOKEN,
+    begin,
+    commands_in,
+    run_worker,
+    served,
+    settings_with_queues,
+    sqs_client,
+)
+from tests.unit.test_api_dead_letters import give_up
+
+
+@pytest.fixture
+def store(valkey):
+    return Store(valkey)
+
+
+@pytest.fixture
+def world(store, tmp_path):
+    with mock_aws():
+        sqs = sqs_client()
+        settings = settings_with_queues(sqs)
+        with served(Fleet(store, sqs, settings, logs=tmp_path / "logs")) as url:
+            (tmp_path / "logs").mkdir()
+            endpoints = {"api": url, "aws": url, "valkey": url, "queues": {}, "token": TOKEN, "pid": 1}
+            (tmp_path / "endpoints.json").write_text(json.dumps(endpoints))
+            yield store, sqs, settings
+
+
+@pytest.fixture
+def muster(world, tmp_path, monkeypatch):
+    """Run a command in the folder of the served API."""
+    monkeypatch.setenv("MUSTER_DIR", str(tmp_path))
+    return lambda *words: CliRunner().invoke(app, words)
+
+
+def data(result):
+    assert result.exit_code == 0, (result.stdout, result.stderr)
+    return json.loads(result.stdout)
+
+
+@pytest.fixture
+def hand(world):
+    """Carries out commands as worker_control and a worker would."""
+    store, sqs, settings = world
+    ended, failing = threading.Event(), set()
+
+    def work():
+        while not ended.wait(0.02):
+            for body in map(json.loads, commands_in(sqs, settings)):
+                user = body["user_id"]
+                view = store.one(steps.read_user(user))
+                if body["action"] == "stop":
+                    store.one(steps.begin_stop(user, view.now_ms, body["command_id"]))
+                    if view.mark:
+                        store.one(steps.drop_mark(user, view.mark.epoch, f"w-{user}", "done"))
+                    continue
+                if view.mark and body["action"] == "restart":
+                    store.one(steps.drop_mark(user, view.mark.epoch, f"w-{user}", "replaced"))
+                given = begin(store, user, Cause(body["action"]), view.now_ms)
+                run_worker(store, given)
+                if user in failing:
+                    store.one(steps.drop_mark(user, given.epoch, f"w-{user}", "bad key", final=True))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    yield failing
+    ended.set()
+    thread.join(30)
+
+
+def test_a_command_prints_what_was_accepted(muster, world):
+    result = muster("start", "u1", "u2", "--reason", "test", "--json")
+    accepted = data(result)
+    bodies = [json.loads(body) for body in commands_in(*world[1:])]
+    assert {one["user_id"]: one["command_id"] for one in accepted} == {
+        body["user_id"]: body["command_id"] for body in bodies
+    }
+    assert {body["reason"] for body in bodies} == {"test"}
+    assert result.stderr == ""
+
+
+@pytest.mark.usefixtures("hand")
+def test_start_stop_and_restart_wait_for_what_they_asked(muster):
+    (started,) = data(muster("start", "u1", "--wait", "--timeout", "60", "--json"))
+    assert started["worker"]["phase"] == "ready"
+    (restarted,) = data(muster("restart", "u1", "--wait", "--timeout", "60", "--json"))
+    assert restarted["worker"]["phase"] == "ready"
+    assert restarted["worker"]["epoch"] > started["worker"]["epoch"]
+    (stopped,) = data(muster("stop", "u1", "--wait", "--timeout", "60", "--json"))
+    assert stopped["worker"]["phase"] == "stopped"
+    many = data(muster("start", *(f"u{n}" for n in range(12)), "--wait", "--timeout", "60", "--json"))
+    assert {one["worker"]["phase"] for one in many} == {"ready"}
+
+
+def test_a_wait_that_is_not_done_in_time_ends_with_1_and_says_how_to_find_out_why(muster):
+    result = muster("start", "u1", "--wait", "--timeout", "0.1", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)[0]["worker"] is None
+    assert "muster explain u1" in result.stderr
+
+
+def test_a_wait_ends_at_once_when_the_start_is_given_up(muster, hand):
+    hand.add("u1")
+    result = muster("start", "u1", "--wait", "--timeout", "100", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)[0]["worker"]["phase"] == "failed"
+    assert json.loads(result.stdout)[0]["worker"]["reason"] == "bad key"
+
+
+def test_status_shows_one_user_or_the_fleet(muster, store):
+    run_worker(store, begin(store, "u1"))
+    assert data(muster("status", "u1", "--json"))["pid"] == 4711
+    fleet = data(muster("status", "--json"))
+    assert fleet["counts"]["ready"] == 1
+    assert fleet["pool"]["target"] == 4
+    assert [queue["name"] for queue in fleet["queues"]][0] == "worker-control.fifo"
+    assert "ready" in muster("status").stdout
+    assert "4711" in muster("status", "u1").stdout
+
+
+def test_ls_filters_sorts_and_pages(muster, store):
+    for number in range(5):
+        begin(store, f"u{number}")
+    run_worker(store, begin(store, "other"))
+    assert [w["user_id"] for w in data(muster("ls", "--q", "u", "--sort", "-user_id", "--json"))["workers"]] == [
+        "u4", "u3", "u2", "u1", "u0",
+    ]  # fmt: skip
+    assert [w["user_id"] for w in data(muster("ls", "--phase", "ready", "--json"))["workers"]] == ["other"]
+    first = data(muster("ls", "--limit", "4", "--json"))
+    rest = data(muster("ls", "--cursor", first["next_cursor"], "--json"))
+    assert [w["user_id"] for w in first["workers"] + rest["workers"]] == [
+        "other",
+        *(f"u{n}" for n in range(5)),
+    ]
+    assert rest["next_cursor"] is None
+    shown = muster("ls", "--limit", "2")
+    assert "other" in shown.stdout
+    assert "--cursor" in shown.stderr
+    assert muster("ls", "--sort", "pid").exit_code == 2
+
+
+def test_a_reason_in_brackets_is_shown_as_it_is(muster, store):
+    begin(store, "u1")
+    store.client.hset(keys.desired("u1"), "reason", "[bold]no[/] such [thing]")
+    assert "[bold]no[/] such [thing]" in muster("ls").stdout
+
+
+def test_explain_tells_the_story(muster, store):
+    run_worker(store, begin(store, "u1"))
+    assert data(muster("explain", "u1", "--json"))["history"][0]["event"] == "begin start"
+    told = muster("explain", "u1").stdout
+    assert "mark taken" in told
+    assert "next: none" in told
+
+
+def test_the_pool_is_shown_and_set(muster):
+    assert data(muster("pool", "--json"))["target"] == 4
+    assert data(muster("pool", "--target", "7", "--json"))["target"] == 7
+    assert muster("pool", "--target", "-1").exit_code == 2
+
+
+def test_queues_point_to_what_was_given_up(muster, world):
+    give_up(world, "u1", "x")
+    result = muster("queues")
+    assert "worker-control.fifo" in result.stdout
+    assert "muster dlq ls" in result.stderr
+    assert len(data(muster("queues", "--json"))) == 3
+
+
+def test_dead_letters_are_listed_shown_redriven_and_purged(muster, world):
+    for user in ("u1", "u2", "u3"):
+        give_up(world, user, json.dumps({"action": "start", "user_id": user}), reason="[odd]")
+    letters = data(muster("dlq", "ls", "--json"))
+    assert sorted(letter["group"] for letter in letters) == ["u1", "u2", "u3"]
+    assert "[odd]" in muster("dlq", "ls").stdout
+    one = letters[0]["message_id"]
+    assert data(muster("dlq", "show", one, "--json")) == letters[0]
+    assert data(muster("dlq", "redrive", "--dry-run", "--json")) == {"redriven": 0, "would_redrive": 3}
+    assert data(muster("dlq", "redrive", one, "--json")) == {"redriven": 1}
+    assert muster("dlq", "show", one).exit_code == 3
+    assert muster("dlq", "purge").exit_code == 2
+    assert data(muster("dlq", "purge", "--dry-run", "--json")) == {"purged": 0, "would_purge": 2}
+    assert data(muster("dlq", "purge", "--yes", "--json")) == {"purged": 2}
+    assert data(muster("dlq", "ls", "--json")) == []
+    assert muster("dlq", "ls", "--queue", "nothing").exit_code == 3
+
+
+def test_logs_are_printed_as_they_are(muster, store, tmp_path):
+    run_worker(store, begin(store, "u1"))
+    (tmp_path / "logs" / "task-u1.log").write_text("one\n[two]\n")
+    assert muster("logs", "u1").stdout == "one\n[two]\n"
+    assert muster("logs", "u1", "-n", "1").stdout == "[two]\n"
+    assert json.loads(muster("logs", "u1", "-n", "1", "--json").stdout) == {
+        "task_id": "task-u1",
+        "line": "[two]",
+    }
+
+
+def test_logs_follow_until_interrupted(muster, store, tmp_path, monkeypatch):
+    run_worker(store, begin(store, "u1"))
+    log = tmp_path / "logs" / "task-u1.log"
+    log.write_text("one\n")
+    rounds = []
+
+    def sleep(seconds):
+        rounds.append(seconds)
+        if len(rounds) > 2:
+            raise KeyboardInterrupt
+        with log.open("a") as more:
+            more.write(f"line {len(rounds)}\n")
+
+    monkeypatch.setattr("cli.workers.time.sleep", sleep)
+    result = muster("logs", "u1", "-f")
+    assert result.stdout == "one\nline 1\nline 2\n"
+    assert result.exit_code == 130
+
+
+def test_exit_codes_say_what_kind_of_failure_it_was(muster, tmp_path, monkeypatch):
+    assert muster("status", "nobody").exit_code == 3
+    assert muster("start", "a b").exit_code == 2
+    assert muster("start").exit_code == 2
+    assert muster("ls", "--phase", "happy").exit_code == 2
+    wrong_token = muster("ls", "--token", "x" * 20)
+    assert wrong_token.exit_code == 1
+    assert "--token" in wrong_token.stderr
+    away = muster("ls", "--api-url", "http://127.0.0.1:1")
+    assert away.exit_code == 5
+    assert "muster up" in away.stderr
+    assert muster("ls", "--api-url", "nonsense").exit_code in (2, 5)
+    nothing = muster("ls", "--dir", str(tmp_path / "empty"))
+    assert nothing.exit_code == 5
+    assert "muster up" in nothing.stderr
+    assert nothing.stdout == ""
+
+
+def test_the_local_token_goes_to_the_local_api_only(muster, monkeypatch):
+    import httpx
+
+    shown = []
+    real = httpx.Client.request
+
+    def request(self, *words, **options):
+        shown.append(self.headers["authorization"])
+        return real(self, *words, **options)
+
+    monkeypatch.setattr(httpx.Client, "request", request)
+    muster("ls", "--api-url", "http://127.0.0.1:1")
+    muster("ls")
+    assert shown == ["Bearer ", f"Bearer {TOKEN}"]
+
+
+def test_a_refusal_ends_with_4(muster, store, world, monkeypatch):
+    monkeypatch.setattr(Fleet, "logs", lambda *_: (_ for _ in ()).throw(_refused()))
+    assert muster("logs", "u1").exit_code == 4
+
+
+def _refused():
+    from muster.errors import Refused
+
+    return Refused("kept elsewhere")
+
+
+def test_doctor_finds_a_good_machine_good_and_prints_the_fix_for_a_bad_one(muster, tmp_path):
+    findings = data(muster("doctor", "--json"))
+    assert all(one["ok"] for one in findings)
+    assert {"Python", "API", "Valkey", "AWS endpoint", "redis"} <= {one["check"] for one in findings}
+    endpoints = json.loads((tmp_path / "endpoints.json").read_text())
+    (tmp_path / "endpoints.json").write_text(json.dumps(endpoints | {"valkey": "redis://127.0.0.1:1/0"}))
+    result = muster("doctor", "--json")
+    assert result.exit_code == 1
+    (wrong,) = [one for one in json.loads(result.stdout) if not one["ok"]]
+    assert wrong["check"] == "Valkey"
+    assert "muster up" in wrong["fix"]
+
+
+def test_doctor_sees_a_taken_port(tmp_path, monkeypatch):
+    import socket
+
+    from cli import doctor
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        monkeypatch.setattr(doctor, "_PORTS", {"api": taken.getsockname()[1]})
+        result = CliRunner().invoke(app, ["doctor", "--json", "--dir", str(tmp_path)])
+    assert result.exit_code == 1
+    (wrong,) = [one for one in json.loads(result.stdout) if not one["ok"]]
+    assert "--api-port 0" in wrong["fix"]
+
+
+def test_damaged_endpoints_are_named(muster, tmp_path):
+    (tmp_path / "endpoints.json").write_text("{")
+    result = muster("ls")
+    assert result.exit_code == 1
+    assert "endpoints.json is damaged" in result.stderr
+
+
+def test_every_command_on_offer_loads_and_has_help():
+    offered = [command for command in COMMANDS if command.there]
+    assert {"start", "dlq", "doctor", "jobs"} <= {command.name for command in offered}
+    for command in offered:
+        result = CliRunner().invoke(app, [str(command.name), "--help"])
+        assert result.exit_code == 0, (command.name, result.output)
+        assert "Usage" in result.output
+
+
+def test_help_imports_no_command():
+    code = (
+        "import sys; from typer.testing import CliRunner; from cli.main import app;"
+        "r = CliRunner().invoke(app, ['--help']); assert r.exit_code == 0, r.output;"
+        "heavy = {'httpx', 'redis', 'boto3', 'fastapi', 'cli.workers', 'pydantic'} & set(sys.modules);"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_unknown_command_is_a_usage_error():
+    result = CliRunner().invoke(app, ["dance"])
+    assert result.exit_code == 2
+
+
+def test_no_colour_in_a_pipe_or_when_told(muster, store, monkeypatch):
+    run_worker(store, begin(store, "u1"))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" not in muster("ls").stdout
