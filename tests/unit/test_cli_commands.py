@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from api.fleet import Fleet
 from cli.main import COMMANDS, app
 from muster import keys, steps
+from muster.errors import Refused
 from muster.model import Cause
 from muster.store import Store
 from tests.api_stand import (
@@ -76,7 +77,7 @@ def hand(world):
                 if view.mark and body["action"] == "restart":
                     store.one(steps.drop_mark(user, view.mark.epoch, f"w-{user}", "replaced"))
                 given = begin(store, user, Cause(body["action"]), view.now_ms)
-                run_worker(store, given)
+                run_worker(store, given, ready=user not in failing)
                 if user in failing:
                     store.one(steps.drop_mark(user, given.epoch, f"w-{user}", "bad key", final=True))
 
@@ -132,25 +133,25 @@ def test_status_shows_one_user_or_the_fleet(muster, store):
     fleet = data(muster("status", "--json"))
     assert fleet["counts"]["ready"] == 1
     assert fleet["pool"]["target"] == 4
-    assert [queue["name"] for queue in fleet["queues"]][0] == "worker-control.fifo"
+    assert fleet["queues"][0]["name"] == "worker-control.fifo"
     assert "ready" in muster("status").stdout
     assert "4711" in muster("status", "u1").stdout
+
+
+def users(result):
+    return [worker["user_id"] for worker in data(result)["workers"]]
 
 
 def test_ls_filters_sorts_and_pages(muster, store):
     for number in range(5):
         begin(store, f"u{number}")
     run_worker(store, begin(store, "other"))
-    assert [w["user_id"] for w in data(muster("ls", "--q", "u", "--sort", "-user_id", "--json"))["workers"]] == [
-        "u4", "u3", "u2", "u1", "u0",
-    ]  # fmt: skip
-    assert [w["user_id"] for w in data(muster("ls", "--phase", "ready", "--json"))["workers"]] == ["other"]
-    first = data(muster("ls", "--limit", "4", "--json"))
-    rest = data(muster("ls", "--cursor", first["next_cursor"], "--json"))
-    assert [w["user_id"] for w in first["workers"] + rest["workers"]] == [
-        "other",
-        *(f"u{n}" for n in range(5)),
-    ]
+    assert users(muster("ls", "--q", "u", "--sort", "-user_id", "--json")) == ["u4", "u3", "u2", "u1", "u0"]
+    assert users(muster("ls", "--phase", "ready", "--json")) == ["other"]
+    first = muster("ls", "--limit", "4", "--json")
+    second = muster("ls", "--cursor", data(first)["next_cursor"], "--json")
+    assert users(first) + users(second) == ["other", "u0", "u1", "u2", "u3", "u4"]
+    rest = data(second)
     assert rest["next_cursor"] is None
     shown = muster("ls", "--limit", "2")
     assert "other" in shown.stdout
@@ -209,10 +210,7 @@ def test_logs_are_printed_as_they_are(muster, store, tmp_path):
     (tmp_path / "logs" / "task-u1.log").write_text("one\n[two]\n")
     assert muster("logs", "u1").stdout == "one\n[two]\n"
     assert muster("logs", "u1", "-n", "1").stdout == "[two]\n"
-    assert json.loads(muster("logs", "u1", "-n", "1", "--json").stdout) == {
-        "task_id": "task-u1",
-        "line": "[two]",
-    }
+    assert data(muster("logs", "u1", "-n", "1", "--json")) == {"task_id": "task-u1", "line": "[two]"}
 
 
 def test_logs_follow_until_interrupted(muster, store, tmp_path, monkeypatch):
@@ -268,15 +266,12 @@ def test_the_local_token_goes_to_the_local_api_only(muster, monkeypatch):
     assert shown == ["Bearer ", f"Bearer {TOKEN}"]
 
 
-def test_a_refusal_ends_with_4(muster, store, world, monkeypatch):
-    monkeypatch.setattr(Fleet, "logs", lambda *_: (_ for _ in ()).throw(_refused()))
+def test_a_refusal_ends_with_4(muster, monkeypatch):
+    def logs(*words):
+        raise Refused("kept elsewhere")
+
+    monkeypatch.setattr(Fleet, "logs", logs)
     assert muster("logs", "u1").exit_code == 4
-
-
-def _refused():
-    from muster.errors import Refused
-
-    return Refused("kept elsewhere")
 
 
 def test_doctor_finds_a_good_machine_good_and_prints_the_fix_for_a_bad_one(muster, tmp_path):
