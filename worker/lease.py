@@ -15,6 +15,7 @@ from muster.errors import LostLease
 
 _STOP_S = STOP_ACTING_AFTER.total_seconds()
 _EXIT_S = EXIT_AFTER.total_seconds()
+_NEVER = float("-inf")
 
 
 class Lease:
@@ -22,7 +23,7 @@ class Lease:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._renewed_at = float("-inf")
+        self._renewed_at = _NEVER
         self._ended = ""
 
     def renewed(self, sent_at: float) -> None:
@@ -36,7 +37,7 @@ class Lease:
     @property
     def ended(self) -> str:
         """Why it is over for good, or nothing."""
-        if not self._ended and self.seconds_left <= 0:
+        if not self._ended and self._renewed_at > _NEVER and self.seconds_left <= 0:
             self._ended = "the mark could not be renewed in time"
         return self._ended
 
