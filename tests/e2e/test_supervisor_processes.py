@@ -129,7 +129,7 @@ def test_an_emptied_server_is_told_again_by_every_worker_and_none_runs_twice(hos
     keys = [f"K{n:02}" for n in range(20)]
     with embedded_valkey(tmp_path / "first", port=port) as server:
         client = server.client()
-        box = host(url=server.url, client=client)
+        box = host("health_every=1", url=server.url, client=client)
         box.write({key: {} for key in keys})
         box.supervise()
         before = until("twenty workers", lambda: box.beating(*keys))

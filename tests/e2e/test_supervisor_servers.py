@@ -117,7 +117,8 @@ def test_the_whole_life_of_a_fleet_is_the_same_on_every_server(request, server_p
         assert 0 < client.pttl(f"{box.prefix}:orchestrator:lock") <= 60_000
         until("the set of workers", lambda: client.smembers(f"{box.prefix}:workers") == {"A", "B"})
 
-        assert client.publish(f"{box.prefix}:control", "RESTART A") == 2  # both listen, one is meant
+        until("both listen", lambda: client.pubsub_numsub(f"{box.prefix}:control")[0][1] == 2)
+        client.publish(f"{box.prefix}:control", "RESTART A")
         until("A restarted without backoff", lambda: box.holder("A") not in (None, before["A"]))
         assert box.holder("B") == before["B"]
 
