@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import sys
+import threading
 from pathlib import Path
 
 import uvicorn
@@ -22,10 +25,17 @@ def main() -> None:
     parser.add_argument("--token-file", type=Path, required=True)
     parser.add_argument("--logs", type=Path, required=True)
     arguments = parser.parse_args()
+    threading.Thread(target=_end_with_the_engine, daemon=True).start()
     settings = Settings.from_env(os.environ)
     fleet = Fleet(Store(valkey_client(settings)), aws_client(settings, "sqs"), settings, logs=arguments.logs)
     app = create_app(fleet, StaticToken(arguments.token_file.read_text(encoding="utf-8")))
     uvicorn.run(app, host="127.0.0.1", port=arguments.port, log_level="warning", access_log=False)
+
+
+def _end_with_the_engine() -> None:
+    """The engine holds the other end of our standard input; when that closes, however it ended, so do we."""
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

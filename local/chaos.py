@@ -36,12 +36,13 @@ _BEAT_S = blueprint.MARK_BEAT.total_seconds()
 
 @dataclass
 class Fault:
-    """One injected fault. `healed_s` is how long some wanted user had no ready worker because of it."""
+    """One injected fault. `healed_s` is when all was well again after it was felt; 0 if it never was."""
 
     at_s: float
     kind: str
     target: str = ""
-    healed_s: float | None = None
+    healed_s: float = 0.0
+    shows_within_s: float = 3.0  #: a fault that is not felt by then did no harm
 
 
 @dataclass
@@ -53,11 +54,11 @@ class Report:
     commands: int = 0
     commands_refused: int = 0
     faults: list[Fault] = field(default_factory=list)
-    samples: list[tuple[float, int, int]] = field(default_factory=list)  #: (at, wanted, ready)
+    samples: list[tuple[float, int, int]] = field(default_factory=list)  #: (at, wanted, as wanted)
     double_workers: int = 0
     overlaps_after_loss: list[float] = field(default_factory=list)
     lost_commands: list[str] = field(default_factory=list)
-    processes_left: int = 0
+    processes_left: list[str] = field(default_factory=list)
 
     @property
     def broken(self) -> list[str]:
@@ -70,11 +71,11 @@ class Report:
         if any(seconds > _BEAT_S for seconds in self.overlaps_after_loss):
             found.append("after a loss of data two workers overlapped for longer than one beat")
         if self.processes_left:
-            found.append(f"{self.processes_left} processes were left running")
+            found.append(f"processes left running: {'; '.join(self.processes_left)}")
         return found
 
     def summary(self) -> dict[str, Any]:
-        heals = sorted(fault.healed_s for fault in self.faults if fault.healed_s is not None)
+        heals = sorted(fault.healed_s for fault in self.faults)
         kinds = {fault.kind for fault in self.faults}
         ready = sum(have for _, _, have in self.samples)
         wanted = sum(want for _, want, _ in self.samples)
@@ -143,9 +144,10 @@ class Chaos:
         finally:
             self._done.set()
             self._wake_all()
-            self.report.processes_left = len(self._engine.processes()) if self._engine.process else 0
+            self.report.processes_left = [" ".join(left.cmdline()) for left in self._engine.processes()]
             self._engine.end()
         self.report.seconds = time.monotonic() - self._began
+        self._measure_heals()
         self._audit_journals()
         return self.report
 
@@ -170,6 +172,8 @@ class Chaos:
         with self._lock:
             self.report.faults.append(fault)
         fault.target = inject()
+        if kind == "freeze worker":
+            fault.shows_within_s = blueprint.MARK_TTL.total_seconds() + 3
         self._say(f"{fault.at_s:6.1f} s  {kind} {fault.target}")
 
     def _load(self) -> None:
@@ -318,7 +322,7 @@ class Chaos:
         ]
 
     def _sample(self) -> None:
-        """Ten times a second: how many of the wanted are ready; and how long each fault was felt."""
+        """Ten times a second: how many users are as they were last asked to be."""
         while not self._done.wait(0.1):
             now = time.monotonic() - self._began
             try:
@@ -328,10 +332,16 @@ class Chaos:
             with self._lock:
                 wanted = sum(self._wanted.values())
                 self.report.samples.append((round(now, 2), wanted, max(0, wanted - missing)))
-                if missing == 0:
-                    for fault in self.report.faults:
-                        if fault.healed_s is None:
-                            fault.healed_s = now - fault.at_s
+
+    def _measure_heals(self) -> None:
+        for fault in self.report.faults:
+            after = [(at, want - have) for at, want, have in self.report.samples if at >= fault.at_s]
+            felt = next(
+                (at for at, missing in after if missing and at < fault.at_s + fault.shows_within_s), None
+            )
+            if felt is not None:
+                well = next((at for at, missing in after if at > felt and not missing), self.report.seconds)
+                fault.healed_s = well - fault.at_s
 
     def _audit_wishes(self) -> None:
         self.report.lost_commands = self._unsettled()

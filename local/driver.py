@@ -99,7 +99,8 @@ class EngineProcess:
         for process in psutil.process_iter():
             try:
                 environ = process.environ()
-                words = " ".join(process.cmdline())
+                # Valkey rewrites its command line, but it lives in its folder.
+                words = " ".join([*process.cmdline(), process.cwd()])
                 words += environ.get("MUSTER_TASK_FOLDER", "") + environ.get("STATE_DIR", "")
                 if str(self.folder) in words and process.status() != psutil.STATUS_ZOMBIE:
                     own.append(process)

@@ -1,0 +1,37 @@
+"""Two minutes of chaos on real processes: nobody acts twice, nothing that was accepted is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from local.chaos import USERS, Chaos, Report, plot
+from worker.journal import Overlap, overlaps
+
+
+@pytest.mark.timeout(600)
+def test_two_minutes_of_chaos_break_no_promise(tmp_path: Path) -> None:
+    lines: list[str] = []
+    report = Chaos(tmp_path, seed=20, seconds=120, say=lines.append).run()
+    story = "\n".join(lines)
+    assert report.broken == [], story
+    assert len(report.faults) > 10, story
+    assert report.commands > USERS, story
+    assert report.summary()["double_workers"] == 0
+    plot(report, tmp_path / "chaos.svg")
+    assert "<svg" in (tmp_path / "chaos.svg").read_text(encoding="utf-8")
+
+
+def test_the_auditor_sees_two_workers_that_act_in_turns(tmp_path: Path) -> None:
+    (tmp_path / "fine.log").write_text("1.0 10 1\n2.0 10 1\n2.5 11 2\n3.0 11 2\n", encoding="utf-8")
+    (tmp_path / "twice.log").write_text("1.0 10 1\n2.0 11 2\n3.0 10 1\n4.0 11 2\n", encoding="utf-8")
+    assert overlaps(tmp_path) == [Overlap("twice", 1.0, 3.0)]
+
+
+def test_a_report_with_a_double_worker_or_a_lost_command_is_broken(tmp_path: Path) -> None:
+    assert Report(1).broken == []
+    assert Report(1, double_workers=1).broken
+    assert Report(1, lost_commands=["u1"]).broken
+    assert Report(1, overlaps_after_loss=[10.5]).broken
+    assert Report(1, overlaps_after_loss=[9.5]).broken == []
