@@ -18,7 +18,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from lambdas.telemetry import logger
 from muster.brokers.connect import connect
-from muster.brokers.port import BadCredentials, Credentials
 from muster.budget import CallBudget, Priority
 from muster.claims import ClaimChannel, SqsChannel, ValkeyChannel
 from muster.clients import aws_client, valkey_client
@@ -30,6 +29,7 @@ from muster.orders import FillCheck, OrderDeps
 from muster.queues import SqsCommands
 from muster.settings import Settings
 from muster.store import Store
+from muster.vault import secrets_reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,21 +127,6 @@ def from_settings(settings: Settings) -> Wiring:
 
     orders = OrderDeps(store, secrets_reader(aws_client(settings, "secretsmanager")), connect, plan)
     return Wiring(settings, sqs, deps, invoke_batches, launcher(Priority.REPAIR).tasks_on, orders)
-
-
-def secrets_reader(secrets: Any) -> Callable[[str], Credentials]:
-    """Credentials by reference. What is read is never logged or kept."""
-
-    def read(reference: str) -> Credentials:
-        try:
-            text = secrets.get_secret_value(SecretId=reference)["SecretString"]
-        except secrets.exceptions.ResourceNotFoundException as missing:
-            raise BadCredentials(f"there is no secret {reference!r}; store it, then start again") from missing
-        except (BotoCoreError, ClientError) as away:
-            raise TryLater("Secrets Manager is away; the check comes back") from away
-        return Credentials.parse(text)
-
-    return read
 
 
 def claim_channel(settings: Settings, valkey: Any, sqs: Any) -> ClaimChannel:

@@ -11,23 +11,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from muster import keys
 from muster.brokers.port import BadCredentials, Broker, Credentials, Order
 from muster.commands import MAX_BODY_CHARS, UserId
-from muster.errors import BadCommand
-from muster.store import Step, Store, lua, tagged
+from muster.errors import BadCommand, TryLater
+from muster.order_steps import note_unverified, record_check
+from muster.store import Store
 
 #: Looks after the first one: 60 s (the precision of a one-shot schedule), then twice as long, up to an hour.
 FIRST_LOOK = timedelta(seconds=60)
 LONGEST_PAUSE = timedelta(hours=1)
 #: A day order is final within a day; after that nobody looks any more and the record says unverified.
 MOST_LOOKS = 30
+#: While the broker is away its checks come back after this; three receives then span two minutes, and what is
+#: still unanswered is in the dead-letter queue.
+AWAY_PAUSE = FIRST_LOOK
 
-OrderId = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+OrderId = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="1-64 of A-Z a-z 0-9 . _ -")]
 
 
 class FillCheck(BaseModel):
@@ -45,14 +48,25 @@ class FillCheck(BaseModel):
         doublings: int = 2 ** (self.look - 1)
         return min(FIRST_LOOK * doublings, LONGEST_PAUSE)
 
+    def next_look(self) -> FillCheck:
+        return self.model_copy(update={"look": self.look + 1})
+
 
 class Checked(StrEnum):
     """What a look found."""
 
     FINAL = "final"  #: nothing will change any more
     OPEN = "open"  #: still working; the next look is planned
-    UNKNOWN = "unknown"  #: the broker never had it; the next look is planned
+    UNKNOWN = "unknown"  #: the broker does not have it; the next look is planned
     UNVERIFIED = "unverified"  #: not final after the last look; visible, nobody looks any more
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The result of a check. `differs` is what the worker had reported, where the broker contradicts it."""
+
+    outcome: Checked
+    differs: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +76,7 @@ class OrderDeps:
     store: Store
     credentials: Callable[[str], Credentials]
     connect: Callable[[Credentials], Broker]
-    plan: Callable[[FillCheck, timedelta], None]  #: put this check on the queue after a pause
+    plan: Callable[[FillCheck, timedelta], None]  #: put this check on the queue after a pause; repeatable
 
 
 def parse_check(body: str) -> FillCheck:
@@ -79,43 +93,45 @@ def parse_check(body: str) -> FillCheck:
         raise BadCommand(f"the body is not JSON: {broken}") from broken
 
 
-def record_order(user: str, order_id: str, order: Order | None, verified: str) -> Step[tuple[str, ...]]:
-    """Write down what the broker said, unless something newer is known."""
-    args: tuple[Any, ...] = (verified,)
-    if order is not None:
-        args += (
-            order.status.value,
-            int(order.status.final),
-            str(order.filled_qty),
-            str(order.average_price or ""),
-            order.updated_at.isoformat(),
-            order.broker_order_id,
-        )
-    return lua("record_order", (keys.order(user, order_id), keys.history(user)), args, tagged)
+def check_fill(check: FillCheck, deps: OrderDeps) -> Look:
+    """Ask the broker, record its answer, plan the next look. `TryLater` makes the message come back.
 
-
-def check_fill(check: FillCheck, deps: OrderDeps) -> Checked:
-    """Ask the broker, record its answer, plan the next look. `BrokerAway` makes the record come back.
-
+    Recorded before planned: a crash in between brings the message back, and both steps bear repeating.
     Bad credentials can never work: `BadCommand`, so that the check is parked with the order still unverified.
     """
     try:
-        broker = deps.connect(deps.credentials(check.credentials_ref))
+        order = _ask(check, deps)
     except BadCredentials as refused:
-        deps.store.one(record_order(check.user_id, check.order_id, None, str(refused)))
+        deps.store.one(note_unverified(check.user_id, check.order_id, str(refused)))
         raise BadCommand(f"order {check.order_id} stays unverified: {refused}") from refused
+    except TryLater as away:
+        deps.store.one(note_unverified(check.user_id, check.order_id, str(away)))
+        raise TryLater(str(away), max(away.after or AWAY_PAUSE, AWAY_PAUSE)) from away
+    outcome, reason = _outcome(check, order)
+    verified = "verified" if outcome is Checked.FINAL else outcome.value
+    if outcome is Checked.UNKNOWN:
+        verified = "unverified"
+    tag, *detail = deps.store.one(record_check(check.user_id, check.order_id, order, verified, reason))
+    if tag == "settled":
+        return Look(Checked.FINAL)
+    if outcome in (Checked.OPEN, Checked.UNKNOWN):
+        deps.plan(check.next_look(), check.next_pause())
+    return Look(outcome, detail[0] if tag == "differs" else "")
+
+
+def _ask(check: FillCheck, deps: OrderDeps) -> Order | None:
+    broker = deps.connect(deps.credentials(check.credentials_ref))
     try:
-        order = broker.get(check.order_id)
+        return broker.get(check.order_id)
     finally:
         broker.close()
+
+
+def _outcome(check: FillCheck, order: Order | None) -> tuple[Checked, str]:
     if order is not None and order.status.final:
-        deps.store.one(record_order(check.user_id, check.order_id, order, "verified"))
-        return Checked.FINAL
-    last = check.look >= MOST_LOOKS
-    if not last:
-        deps.plan(check.model_copy(update={"look": check.look + 1}), check.next_pause())
-    verified = "unverified: not final after the last look" if last else "open"
-    deps.store.one(record_order(check.user_id, check.order_id, order, verified))
-    if last:
-        return Checked.UNVERIFIED
-    return Checked.OPEN if order is not None else Checked.UNKNOWN
+        return Checked.FINAL, ""
+    if check.look >= MOST_LOOKS:
+        return Checked.UNVERIFIED, f"not final after {MOST_LOOKS} looks; look at it with the broker"
+    if order is None:
+        return Checked.UNKNOWN, "the broker does not have it"
+    return Checked.OPEN, ""

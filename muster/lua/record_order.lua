@@ -1,17 +1,80 @@
---[[ record_order: write down the broker's truth about one order; it only moves forward.
-  An end beats no end, then more filled beats less; a repeat or an older answer changes nothing.
-  KEYS[1] order:{u}:<order_id> HASH   KEYS[2] worker:history:{u} LIST
-  ARGV    verified [| status | final (1|0) | filled_qty | average_price | updated_at | broker_order_id]
-  returns {'recorded'} | {'older'} | {'differs', was} recorded, and what the worker had reported was something else ]]
-redis.call('HSET', KEYS[1], 'verified', ARGV[1], 'checked_at', int(now_ms()))
-if #ARGV == 1 then return {'recorded'} end
-local known = redis.call('HMGET', KEYS[1], 'status', 'final', 'filled_qty', 'reported')
-local final, filled = tonumber(ARGV[3]), tonumber(ARGV[4])
-local known_final, known_filled = tonumber(known[2] or '0'), tonumber(known[3] or '0')
-if known[1] and (known_final > final or (known_final == final and known_filled > filled)) then return {'older'} end
-if known[1] == ARGV[2] and known_filled == filled then return {'recorded'} end
-redis.call('HSET', KEYS[1], 'status', ARGV[2], 'final', ARGV[3], 'filled_qty', ARGV[4], 'average_price', ARGV[5],
-  'updated_at', ARGV[6], 'broker_order_id', ARGV[7])
-note(KEYS[2], 'order ' .. ARGV[2], 0, KEYS[1])
-if ARGV[3] == '1' and known[4] and known[4] ~= ARGV[2] then return {'differs', known[4]} end
-return {'recorded'}
+--[[ record_order: write down what is known of an order at the broker. It only moves forward, whoever says it,
+  however often and in whichever order: an end beats no end, then more filled beats less.
+  The worker says what it was told; a check says what the broker answers when asked, and that is the truth:
+  where the two contradict each other the broker wins and `differs` says what the worker had reported.
+  KEYS[1] order:{u}:<id> HASH   KEYS[2] order:open:{u} SET of ids, sent and not final
+  ARGV    source (worker|check) | kept_s | verified ('' from a worker) | reason (of the end, or of the check)
+          | status ('' the broker does not have it) | final (1|0) | filled_qty | average_price | updated_at_ms
+          | broker_order_id ('' the worker knows that it never got there)
+  returns {'recorded'} | {'older'} | {'unknown'} nobody accepted such an order
+        | {'settled'}            the broker has nothing of it, as the record says
+        | {'differs', reported}  recorded; seen for the first time ]]
+local by_check, verified, reason = ARGV[1] == 'check', ARGV[3], ARGV[4]
+local status, final, filled, broker_id = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[10]
+local order = hash(KEYS[1])
+if not order.status then return {'unknown'} end
+local known_final, known_filled = tonumber(order.final), tonumber(order.filled_qty)
+local placed = (order.broker_order_id or '') ~= ''
+local now = int(now_ms())
+
+local function write(...)
+  redis.call('HSET', KEYS[1], ...)
+  redis.call('EXPIRE', KEYS[1], ARGV[2])
+end
+
+if not by_check then
+  local was_final = tonumber(order.reported_final or '-1')
+  if final > was_final or (final == was_final and filled >= tonumber(order.reported_filled)) then
+    order.reported, order.reported_final, order.reported_filled = status, int(final), ARGV[7]
+    write('reported', status, 'reported_final', ARGV[6], 'reported_filled', ARGV[7])
+  end
+end
+
+local answer, newer = 'recorded', false
+if status == '' then
+  if order.final == '1' and not placed then
+    answer, verified, reason = 'settled', 'verified', ''
+  elseif not placed then
+    answer = 'older' -- it is on its way: the worker has not reported it yet
+  end
+elseif broker_id == '' then
+  newer = known_final == 0 -- a refusal ends what has not ended
+elseif not placed then
+  newer = true -- the broker's first word, also about an order that was believed refused
+elseif by_check and final == 1 and order.verified ~= 'verified' then
+  newer = order.status ~= status or known_filled ~= filled
+else
+  newer = final > known_final or (final == known_final and filled > known_filled)
+  if not newer and (final ~= known_final or known_filled ~= filled) then answer = 'older' end
+end
+
+if newer then
+  write('status', status, 'final', ARGV[6], 'filled_qty', ARGV[7], 'average_price', ARGV[8], 'updated_at', ARGV[9],
+    'broker_order_id', broker_id, 'reason', by_check and '' or reason)
+  redis.call(final == 1 and 'SREM' or 'SADD', KEYS[2], order.order_id)
+  redis.call('PUBLISH', 'muster:events', cjson.encode({
+    user_id = user_of(KEYS[2]), event = 'order ' .. status, epoch = '0', at = now, detail = order.order_id}))
+end
+
+if by_check then
+  write('verified', verified, 'checked_at', now, 'check_note', reason)
+end
+
+-- A contradiction is a report that no later report could have made good.
+local contradicted = false
+if by_check and status == '' then
+  contradicted = placed
+elseif by_check and order.reported then
+  local reported_final, reported_filled = order.reported_final == '1', tonumber(order.reported_filled)
+  local refused = reported_final and not placed
+  contradicted = refused or (final == 1 and reported_filled > filled)
+    or (final == 1 and reported_final and (order.reported ~= status or reported_filled ~= filled))
+elseif not by_check and order.verified == 'verified' and final == 1 and known_final == 1 then
+  contradicted = order.status ~= status or known_filled ~= filled
+end
+if contradicted and not order.differs then
+  local reported = (order.reported or order.status) .. ' ' .. (order.reported_filled or order.filled_qty)
+  write('differs', reported)
+  return {'differs', reported}
+end
+return {answer}

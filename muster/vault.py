@@ -1,0 +1,29 @@
+"""Broker credentials by reference. What is read here is never logged and never kept anywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from muster.brokers.port import BadCredentials, Credentials
+from muster.errors import TryLater
+
+
+def secrets_reader(secrets: Any) -> Callable[[str], Credentials]:
+    """A function from reference to credentials, on a Secrets Manager client.
+
+    It raises `BadCredentials` when there is nothing usable under the reference, and `TryLater`.
+    """
+    # Here, because a worker imports this module before its claim and botocore only after it.
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    def read(reference: str) -> Credentials:
+        try:
+            text = secrets.get_secret_value(SecretId=reference)["SecretString"]
+        except secrets.exceptions.ResourceNotFoundException as missing:
+            raise BadCredentials(f"there is no secret {reference!r}; store it, then start again") from missing
+        except (BotoCoreError, ClientError) as away:
+            raise TryLater("Secrets Manager is away; this is tried again") from away
+        return Credentials.parse(text)
+
+    return read

@@ -1,0 +1,185 @@
+"""A session that trades: the user's broker connection, its open orders, and the orders from its inbox.
+
+Two threads: the worker's own serves the inbox, the other hears the broker's stream of updates. Both write
+what they learn with the same step, which only moves forward, so they need not know of each other.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from muster.brokers.connect import connect
+from muster.brokers.port import BadCredentials, Broker, BrokerAway, Credentials, Opened, Order, Update
+from muster.clients import aws_client, valkey_client
+from muster.clock import Clock, SystemClock
+from muster.errors import TryLater
+from muster.order_steps import open_order_ids, report_order
+from muster.settings import Settings
+from muster.store import Step, Store
+from worker.inbox import Check, Inbox
+from worker.link import Link, Stopping, say
+from worker.session import Context, SessionRefused
+
+#: How long one look at the stream waits; it is also how long the listener may take to notice its end.
+_LISTEN = timedelta(seconds=1)
+#: A goodbye that takes longer is cut off: the mark must be dropped within the drain.
+_CLOSE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The outside world of a broker session."""
+
+    store: Store
+    credentials: Callable[[str], Credentials]
+    connect: Callable[[Credentials], Broker]
+    send_checks: Callable[[Sequence[Check]], None]
+    clock: Clock
+
+
+class BrokerSession:
+    """`MUSTER_SESSION=worker.broker:BrokerSession`. Ready means: stream open, open orders known."""
+
+    def __init__(self, build: Callable[[], Parts] | None = None) -> None:
+        # Nothing is built before the claim: a waiting worker has no credentials and pays for no client.
+        self._build = build or _from_environment
+        self._broker: Broker | None = None
+        self._listener: threading.Thread | None = None
+        self._opened = threading.Event()
+        self._failure: Exception | None = None
+
+    def open(self, ctx: Context) -> None:
+        ctx.lease.require()
+        reference = ctx.given.credentials_ref
+        if not reference:
+            raise SessionRefused("this user was started without credentials_ref; start it again with one")
+        parts = self._parts = self._build()
+        self._user = ctx.given.user
+        self._link = Link(ctx, parts.clock)
+        try:
+            self._broker = self._link.patiently("broker", lambda: parts.connect(parts.credentials(reference)))
+        except Stopping:
+            return
+        self._inbox = Inbox(ctx, parts.store, self._broker, parts.send_checks, self._link, parts.clock)
+        self._listener = threading.Thread(
+            target=self._listen, args=(ctx, self._broker), name="broker-stream", daemon=True
+        )
+        self._listener.start()
+        while not self._opened.wait(0.1) and not ctx.stopping.is_set():
+            self._raise_failure()
+
+    def run(self, ctx: Context) -> None:
+        if self._broker is None:
+            return  # told to stop before there was a connection
+        try:
+            while not ctx.stopping.is_set():
+                self._raise_failure()
+                self._inbox.serve()
+        except Stopping as told:
+            say(str(told))
+        self._inbox.send_checks()
+
+    def close(self, ctx: Context) -> None:
+        ctx.stopping.set()  # also after an error: the listener waits on it
+        if self._broker is not None:
+            self._broker.close()
+        if self._listener is not None:
+            self._listener.join(_CLOSE_S)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _listen(self, ctx: Context, broker: Broker) -> None:
+        """Hear the stream until told to stop. What goes wrong here is raised by the worker's own thread."""
+        try:
+            while not ctx.stopping.is_set():
+                self._hear(broker)
+        except Stopping:
+            return
+        except BadCredentials as refused:
+            self._failure = SessionRefused(str(refused))
+        except Exception as failed:  # noqa: BLE001 - a thread's error has nobody else to go to
+            self._failure = failed
+
+    def _hear(self, broker: Broker) -> None:
+        try:
+            said = broker.updates(_LISTEN)
+        except BrokerAway as away:
+            self._link.away("stream", str(away))  # it pauses by itself: only ask again
+            return
+        match said:
+            case Opened():
+                self._catch_up(broker)
+                self._link.back("stream")
+                self._opened.set()
+            case Update(order=order):
+                self._report([order])
+
+    def _catch_up(self, broker: Broker) -> None:
+        """What happened while nobody listened: the orders that are open there, and those open only here."""
+        there = {order.client_order_id: order for order in self._asked(broker.open_orders)}
+        here = self._stored(open_order_ids(self._user))[0]
+        for order_id in here - there.keys():
+            ended = self._asked(partial(broker.get, order_id))
+            if ended is not None:
+                there[order_id] = ended
+        self._report(list(there.values()))
+
+    def _report(self, orders: Sequence[Order]) -> None:
+        self._stored(*(report_order(self._user, order) for order in orders))
+
+    def _asked(self, call: Callable[[], Any]) -> Any:
+        return self._link.patiently("broker", call)
+
+    def _stored(self, *steps: Step[Any]) -> list[Any]:
+        return self._link.patiently("store", lambda: self._parts.store.run(*steps))
+
+
+def _from_environment() -> Parts:
+    """The parts of a real worker, after its claim."""
+    from muster.vault import secrets_reader
+
+    settings = Settings.from_env(os.environ)
+    return Parts(
+        store=Store(valkey_client(settings)),
+        credentials=secrets_reader(aws_client(settings, "secretsmanager")),
+        connect=connect,
+        send_checks=SqsChecks(lambda: aws_client(settings, "sqs"), settings.queue_order_tasks),
+        clock=SystemClock(),
+    )
+
+
+class SqsChecks:
+    """Fill checks on order-tasks.fifo, one group per order. The client is made for the first one."""
+
+    def __init__(self, make_client: Callable[[], Any], queue_url: str) -> None:
+        self._make_client = make_client
+        self._url = queue_url
+        self._sqs: Any = None
+
+    def __call__(self, checks: Sequence[Check]) -> None:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        entries = [
+            {
+                "Id": str(number),
+                "MessageBody": check.body,
+                "MessageGroupId": check.order_id,
+                "MessageDeduplicationId": check.dedup_id,
+            }
+            for number, check in enumerate(checks)
+        ]
+        try:
+            self._sqs = self._sqs or self._make_client()
+            answer = self._sqs.send_message_batch(QueueUrl=self._url, Entries=entries)
+        except (BotoCoreError, ClientError) as away:
+            raise TryLater(f"order-tasks.fifo took no check ({away})") from away
+        if failed := answer.get("Failed"):
+            raise TryLater(f"order-tasks.fifo refused {len(failed)} checks ({failed[0].get('Message', '')})")
