@@ -79,18 +79,18 @@ class ApiServiceStack(cdk.Stack):
             task_role=iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("ecs-tasks.amazonaws.com")),
         )
         grant(definition.task_role, Role.API, queues.scopes(), cache)
-        signing_key = secretsmanager.Secret(
+        token = secretsmanager.Secret(
             self,
-            "SigningKey",
-            description="Signs the API's access tokens",
+            "Token",
+            description="The token that callers of the API show",
             generate_secret_string=secretsmanager.SecretStringGenerator(
                 password_length=64, exclude_punctuation=True
             ),
         )
         acknowledge(
-            signing_key,
+            token,
             "AwsSolutions-SMG4",
-            "Rotating the key ends every session at once, so it is rotated by hand, after a leak.",
+            "Every caller holds a copy: a new token must reach them first, so it is rotated by hand.",
         )
         definition.add_container(
             "api",
@@ -110,7 +110,7 @@ class ApiServiceStack(cdk.Stack):
             environment=shared_variables(self._environment, cluster.fleet.version)
             | queues.variables()
             | cache.variables(Role.API),
-            secrets={"MUSTER_API_KEY": ecs.Secret.from_secrets_manager(signing_key)},
+            secrets={"MUSTER_API_KEY": ecs.Secret.from_secrets_manager(token)},
             logging=ecs.LogDriver.aws_logs(
                 stream_prefix="api", log_group=log_group(self, "Logs", self._environment, "api")
             ),
@@ -118,7 +118,7 @@ class ApiServiceStack(cdk.Stack):
         acknowledge(
             definition,
             "AwsSolutions-ECS2",
-            "The variables are addresses and sizes; the key comes from Secrets Manager.",
+            "The variables are addresses and sizes; the token comes from Secrets Manager.",
         )
         acknowledge_wildcard(definition.obtain_execution_role(), "*", UNSCOPED["ecr:GetAuthorizationToken"])
         return definition

@@ -185,6 +185,6 @@ VALKEY_ACCESS: dict[Role, str] = {
         Role.POOL_MANAGER: f"{_POOL} {_BUDGET}",
         Role.WORKER: f"{_USERS} {_POOL}",
         Role.JOB_WORKER: _JOBS,
-        Role.API: f"{_USERS} {_POOL} {_SWEEP} {_JOBS} ~order:*",
+        Role.API: f"{_USERS} {_POOL} {_SWEEP} {_JOBS} ~order:* ~api:*",
     }.items()
 }

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +25,7 @@ from tests.infra.synthesis import (
     node_environment,
     run,
     synthesise,
+    wait_for,
 )
 
 ACCOUNT, REGION = "000000000000", "us-east-1"
@@ -177,11 +177,3 @@ def _answers(port: int) -> bool:
         return False
     finally:
         connection.close()
-
-
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {seconds:g} s for {what}")
-        time.sleep(0.02)

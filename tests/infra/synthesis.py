@@ -11,6 +11,8 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,3 +122,11 @@ def synthesise(checkout: Path, environment: str, output: Path) -> Synth:
     done = run(checkout, output, "app.py", ENVIRONMENT=environment)
     assert done.returncode == 0, f"python app.py for {environment}:\n{done.stdout}\n{done.stderr}"
     return Synth(environment, output)
+
+
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds:g} s for {what}")
+        time.sleep(0.02)

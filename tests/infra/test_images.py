@@ -1,4 +1,4 @@
-"""The images, as far as they can be proven without Docker: lint, shape, and that nothing is missing inside."""
+"""The images, as far as they can be proven without Docker: lint, shape, and nothing missing inside."""
 
 from __future__ import annotations
 

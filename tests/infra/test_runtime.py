@@ -6,6 +6,8 @@ Every AWS call on the way is written down and compared with the role's synthesis
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 import uuid
 import zipfile
@@ -17,18 +19,21 @@ from typing import Any
 
 import boto3
 import pytest
+import redis
 
-from api.queues import Queues as ApiQueues
+from api.fleet import Fleet as ApiFleet
+from api.source import WorkerQuery
 from infra import bundling
 from infra.permissions import GRANTS, VALKEY_ACCESS, By, Role
 from local.valkey import EmbeddedValkey, embedded_valkey
 from muster import blueprint, keys, steps
-from muster.claims import SqsChannel
+from muster.claims import Claim, SqsChannel
+from muster.commands import Action
 from muster.model import Cause
 from muster.settings import Settings
 from muster.store import Store
 from tests.infra.lambda_runtime import Call, Function, Recorder, function, recording, runtime_folder, serving
-from tests.infra.synthesis import Synth
+from tests.infra.synthesis import ROOT, Synth, wait_for
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -302,45 +307,100 @@ def aws(url: str, service: str) -> Any:
     )
 
 
-def test_a_pool_worker_takes_a_claim_or_gives_it_back(
-    recorder: Recorder, client: Callable[[str], Any], calls: dict[Role, list[Call]]
+def variables_of(client: Callable[[str], Any], recorder: Recorder) -> dict[str, str]:
+    """What the control plane's functions are told; workers and API get the same names."""
+    deployed = client("lambda").get_function_configuration(FunctionName="local-order_tasks")
+    return dict(deployed["Environment"]["Variables"]) | {"MUSTER_AWS_ENDPOINT": recorder.url}
+
+
+def test_a_pool_worker_takes_a_claim_and_serves_with_its_own_rights(
+    recorder: Recorder,
+    client: Callable[[str], Any],
+    store: Store,
+    store_server: EmbeddedValkey,
+    calls: dict[Role, list[Call]],
+    tmp_path: Path,
 ) -> None:
+    variables = variables_of(client, recorder) | {
+        "MUSTER_VALKEY_URL": f"redis://worker:{PASSWORD}@127.0.0.1:{store_server.port}/0",
+        "MUSTER_TASK_ID": "task-1",
+        "AWS_ACCESS_KEY_ID": "local",
+        "AWS_SECRET_ACCESS_KEY": "local",
+        "PYTHONPATH": str(ROOT),
+    }
+    begun = store.one(steps.begin_start("u-claimed", Cause.START, 1, "c-1"))
+    assert isinstance(begun, steps.Begin)
+    right = Claim("u-claimed", begun.epoch, "local", 1, "c-1", "", Cause.START.value)
     sqs = client("sqs")
-    url = sqs.get_queue_url(QueueName="local-pool-claim")["QueueUrl"]
-    sqs.purge_queue(QueueUrl=url)
-    for _ in range(2):
-        sqs.send_message(QueueUrl=url, MessageBody="{}")
+    sqs.purge_queue(QueueUrl=variables["MUSTER_QUEUE_POOL_CLAIM"])
     recorder.calls.clear()
-    channel = SqsChannel(aws(recorder.url, "sqs"), url)
-    taken, other = channel.receive(5), channel.receive(5)
-    assert taken
-    assert other
-    taken.done()
-    other.give_back()
+    log = tmp_path / "worker.log"
+    with log.open("wb") as out:
+        worker = subprocess.Popen(
+            [sys.executable, "-P", "-m", "worker"], env=variables, stdout=out, stderr=out
+        )
+        try:
+            pool = keys.pool_idle("default")
+            wait_for(lambda: bool(store.client.zcard(pool)), f"an idle worker:\n{log.read_text()}")
+            sqs.send_message(QueueUrl=variables["MUSTER_QUEUE_POOL_CLAIM"], MessageBody=right.to_json())
+            wait_for(lambda: '"StartLatency"' in log.read_text(), "the worker to be ready")
+            assert store.client.hget(keys.active("u-claimed"), "epoch") == str(begun.epoch)
+            worker.terminate()
+            assert worker.wait(timeout=40) == 0, log.read_text()
+        finally:
+            worker.kill()
+            worker.wait()
+    assert "NoPermission" not in log.read_text()
+    assert not store.client.exists(keys.active("u-claimed")), "a worker that drains lets go of its mark"
     calls[Role.WORKER] += recorder.calls
 
 
-def test_the_api_looks_into_queues_redrives_and_purges(
+def test_a_claim_is_given_back(
     recorder: Recorder, client: Callable[[str], Any], calls: dict[Role, list[Call]]
 ) -> None:
-    deployed = client("lambda").get_function_configuration(FunctionName="local-order_tasks")
-    settings = Settings.from_env(deployed["Environment"]["Variables"])
+    url = client("sqs").get_queue_url(QueueName="local-pool-claim")["QueueUrl"]
+    client("sqs").send_message(QueueUrl=url, MessageBody="{}")
+    recorder.calls.clear()
+    delivery = SqsChannel(aws(recorder.url, "sqs"), url).receive(5)
+    assert delivery
+    delivery.give_back()
+    calls[Role.WORKER] += recorder.calls
+
+
+def test_the_api_commands_looks_redrives_and_purges_with_its_own_rights(
+    recorder: Recorder,
+    client: Callable[[str], Any],
+    store: Store,
+    store_server: EmbeddedValkey,
+    calls: dict[Role, list[Call]],
+) -> None:
+    settings = Settings.from_env(variables_of(client, recorder))
     sqs = client("sqs")
     recorder.calls.clear()
-    queues = ApiQueues(aws(recorder.url, "sqs"), settings)
-    queues.check()
-    assert len(queues.views()) == 3
+    own = redis.Redis(
+        port=store_server.port, username=Role.API.user, password=PASSWORD, decode_responses=True
+    )
+    fleet = ApiFleet(Store(own), aws(recorder.url, "sqs"), settings)
+    fleet.check()
+    store.run(steps.begin_start("u-seen", Cause.START, 1, "c-1"), steps.index_add("u-seen"))
+    assert fleet.command("u-new", Action.START, idempotency_key="k-1").command_id
+    assert [worker.user_id for worker in fleet.workers(WorkerQuery()).workers] == ["u-seen"]
+    assert fleet.explain("u-seen")
+    assert fleet.set_pool_target(3)
+    assert len(fleet.queues()) == 3
     for queue, dlq in (
         (blueprint.WORKER_CONTROL.name, settings.queue_worker_control_dlq),
         (blueprint.ORDER_TASKS.name, settings.queue_order_tasks_dlq),
     ):
-        queues.purge(queue)
+        fleet.purge(queue)
         body = json.dumps({"action": "start", "user_id": "u-1"})
         for number in range(2):
             fresh = {"MessageGroupId": f"g-{number}", "MessageDeduplicationId": str(uuid.uuid4())}
             sqs.send_message(QueueUrl=dlq, MessageBody=body, **fresh)
-        assert len(queues.dead_letters(queue, 10)) == 2
-        assert queues.redrive(queue, None) == 2
+        assert len(fleet.dead_letters(queue, 10)) == 2
+        assert fleet.redrive(queue) == 2
+    fleet.close()
+    own.close()
     calls[Role.API] += recorder.calls
 
 
