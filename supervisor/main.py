@@ -105,6 +105,8 @@ def run(file: Path, url: str | None, api_port: int, prefix: str, environment: Ma
     except Refused as taken:
         _LOG.error("%s", taken)
         supervisor.lock.release()
+        if embedded and not supervisor.processes():
+            embedded.close()  # nobody is left who could need it
         return EXIT_FAILED
     _LOG.info("supervising %d workers of %s on %s:*", len(supervisor.slots), file, prefix)
     try:
