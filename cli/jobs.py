@@ -147,7 +147,7 @@ def rerun(
 def check_pool(
     pool: Pool,
     max_workers: Annotated[int | None, typer.Option(min=0, help="Keep this limit from now on.")] = None,
-    stale_after: Annotated[float | None, typer.Option(help="Seconds of silence; default 60.")] = None,
+    stale_after: Annotated[float, typer.Option(help="Seconds of silence.")] = STALE_AFTER.total_seconds(),
     worker_option: WorkerOption = [],  # noqa: B006 - Typer copies it
     dry_run: DryRun = False,
     url: Url = _DEFAULT_URL,
@@ -155,10 +155,10 @@ def check_pool(
 ) -> None:
     """Reap, then launch the workers the pool lacks. Made for cron."""
     with _mapped(), _connected(url) as jobs:
-        counts, settings = jobs.work.pool(pool).counts(), jobs.work.pool(pool).settings()
+        work, settings = jobs.work.pool(pool), jobs.work.pool(pool).settings()
         if dry_run:
             most = settings.max_workers if max_workers is None else max_workers
-            wanted = wanted_workers(counts.pending, counts.claimed, most)
+            wanted = wanted_workers(work.size(), work.running(), most)
             live = len(jobs.registration.list(WorkerFilter(status=LIVE, pool=pool)))
             found = {"pool": pool, "wanted": wanted, "live": live, "would_launch": max(0, wanted - live)}
             _say(found, f"would launch {found['would_launch']}", as_json)
@@ -294,7 +294,7 @@ def _connected(url: str) -> Iterator[Jobs]:
 
 def _work_added(jobs: Jobs, url: str, triggers: Path | None, options: list[str]) -> owner.WorkAdded:
     def check_now(pool: str) -> None:
-        check(jobs, pool, ProcessLauncher(url, tuple(options)), SystemClock())
+        check(jobs, pool, ProcessLauncher(url, tuple(options)), SystemClock(), trim=False)
 
     return check_now if triggers is None else on_work_added(load(triggers), Effects(check_now, url))
 

@@ -73,7 +73,7 @@ def router(jobs: Jobs, launch: Launch | None = None) -> APIRouter:
     routes = APIRouter(prefix="/v1/pools", tags=["jobs"])
 
     def work_added(pool: str) -> None:
-        check(jobs, pool, start, clock)
+        check(jobs, pool, start, clock, trim=False)
 
     def known(pool: str, job_id: str) -> WorkItem:
         try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from muster.clock import Clock
-from muster.jobs.model import WorkerRegistration, WorkerStatus
+from muster.jobs.model import STALE_AFTER, WorkerRegistration, WorkerStatus
 from muster.jobs.ports import Jobs
 from muster.jobs.reaper import Reaped, reap
 
@@ -51,9 +51,8 @@ def ensure_capacity(jobs: Jobs, pool: str, launch: Launch) -> Capacity:
 
 def _ensure(jobs: Jobs, pool: str, launch: Launch) -> Capacity:
     work = jobs.work.pool(pool)
-    counts = work.counts()
     settings = work.settings()
-    wanted = wanted_workers(counts.pending, counts.claimed, settings.max_workers)
+    wanted = wanted_workers(work.size(), work.running(), settings.max_workers)
     if wanted == 0:
         return Capacity(0, [])
     candidates = [WorkerRegistration(f"{pool}-{uuid.uuid4().hex[:12]}", pool=pool) for _ in range(wanted)]
@@ -77,9 +76,20 @@ class Checked:
     capacity: Capacity
 
 
-def check(jobs: Jobs, pool: str, launch: Launch, clock: Clock, stale_after: float | None = None) -> Checked:
-    """Reap, then ensure capacity: what runs on every enqueue, every boot and on the slow schedule."""
-    reaped = reap(jobs, pool, clock) if stale_after is None else reap(jobs, pool, clock, stale_after)
+def check(
+    jobs: Jobs,
+    pool: str,
+    launch: Launch,
+    clock: Clock,
+    stale_after: float = STALE_AFTER.total_seconds(),
+    *,
+    trim: bool = True,
+) -> Checked:
+    """Reap, then ensure capacity: what runs on every enqueue, every boot and on the slow schedule.
+
+    An enqueue passes `trim=False`: walking the history is no work for whoever adds a job.
+    """
+    reaped = reap(jobs, pool, clock, stale_after, trim=trim)
     return Checked(reaped, ensure_capacity(jobs, pool, launch))
 
 

@@ -195,6 +195,9 @@ class MemoryPool(WorkPool):
     def size(self) -> int:
         return self.counts().pending
 
+    def running(self) -> int:
+        return len(self._visible)
+
     def counts(self) -> Counts:
         with self._changed:
             total = {status.value: 0 for status in JobStatus}

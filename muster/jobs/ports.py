@@ -109,6 +109,10 @@ class WorkPool(ABC):
         """Pending jobs, delayed ones included."""
 
     @abstractmethod
+    def running(self) -> int:
+        """Claimed jobs. This and `size` are cheap; `counts` may read the whole history."""
+
+    @abstractmethod
     def counts(self) -> Counts:
         """Jobs per status."""
 

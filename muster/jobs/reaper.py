@@ -40,6 +40,8 @@ def reap(
     clock: Clock,
     stale_after: float = STALE_AFTER.total_seconds(),
     launch_patience: float = LAUNCH_PATIENCE.total_seconds(),
+    *,
+    trim: bool = True,
 ) -> Reaped:
     """One pass over one pool. Safe to run from anywhere, any number at once.
 
@@ -57,6 +59,8 @@ def reap(
             lost.append(worker.worker_id)
             released += work.release_by_worker(worker.worker_id)
     released += work.release_expired()
-    trimmed = work.trim(RETENTION.total_seconds(), POISON_RETENTION.total_seconds(), HISTORY_MAX)
-    jobs.registration.forget(RETENTION.total_seconds())
+    trimmed = 0
+    if trim:
+        trimmed = work.trim(RETENTION.total_seconds(), POISON_RETENTION.total_seconds(), HISTORY_MAX)
+        jobs.registration.forget(RETENTION.total_seconds())
     return Reaped(lost, released, trimmed)

@@ -301,6 +301,12 @@ class SQLitePool(WorkPool):
         ).fetchone()
         return int(row[0])
 
+    def running(self) -> int:
+        row = self._file.connection.execute(
+            "SELECT count(*) FROM work_pool WHERE pool_name = ? AND status = 'claimed'", (self.name,)
+        ).fetchone()
+        return int(row[0])
+
     def counts(self) -> Counts:
         db = self._file.connection
         rows = db.execute(

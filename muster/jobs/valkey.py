@@ -152,6 +152,9 @@ class ValkeyPool(WorkPool):
     def size(self) -> int:
         return sum(self._store.run(self._card("ready"), self._card("delayed")))
 
+    def running(self) -> int:
+        return self._store.one(self._card("claimed"))
+
     def counts(self) -> Counts:
         ready, delayed, claimed, poisoned, stats, first = self._store.run(
             self._card("ready"),

@@ -125,7 +125,7 @@ def test_a_turn_completes_and_claims_in_one_step(pool, clock):
     )
     assert pool.turn("w", done, claim=0).accepted == [False, False]
     assert pool.counts().late == 2
-    assert (pool.counts().done, pool.counts().claimed) == (2, 3)
+    assert (pool.counts().done, pool.counts().claimed, pool.running()) == (2, 3, 3)
 
 
 def test_a_failed_job_comes_back_after_a_growing_delay_and_is_poisoned_in_the_end(pool, clock):

@@ -50,6 +50,23 @@ def _work(url: str, batch: int, diary: Path) -> None:
             pool.wait(0.05)
 
 
+def _open_and_push(url: str, start) -> None:
+    start.wait()
+    connect(url).work.pool("race").push(os.getpid())
+
+
+def test_many_processes_may_open_a_new_file_at_once(tmp_path):
+    url = f"sqlite:///{tmp_path}/new.db"
+    start = _fork.Barrier(8)
+    openers = [_fork.Process(target=_open_and_push, args=(url, start)) for _ in range(8)]
+    for opener in openers:
+        opener.start()
+    for opener in openers:
+        opener.join(DEADLINE_S)
+    assert [opener.exitcode for opener in openers] == [0] * 8
+    assert connect(url).work.pool("race").size() == 8
+
+
 @pytest.mark.parametrize("backend", ["sqlite", "valkey"])
 @pytest.mark.parametrize("batch", [1, 7])
 def test_every_job_is_done_exactly_once_while_workers_are_killed(request, tmp_path, backend, batch):

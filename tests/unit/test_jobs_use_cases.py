@@ -97,7 +97,7 @@ def test_a_failed_launch_does_not_raise_and_frees_its_place(jobs, pool):
 
 
 def test_a_backend_that_is_away_does_not_raise_into_the_enqueue_path(jobs, pool, monkeypatch):
-    monkeypatch.setattr(type(pool), "counts", lambda self: 1 / 0)
+    monkeypatch.setattr(type(pool), "size", lambda self: 1 / 0)
     assert ensure_capacity(jobs, "p", Launches()).failed == ["division by zero"]
 
 
@@ -143,6 +143,23 @@ def test_the_reaper_poisons_a_job_that_kills_its_workers(jobs, pool, clock):
         clock.advance(STALE + 1)
         reap(jobs, "p", clock)
     assert pool.get(job_id).status is JobStatus.POISONED
+
+
+def test_the_reaper_ends_claims_whose_visibility_is_over_though_nobody_registered(jobs, pool, clock):
+    job_id = pool.push(1)
+    pool.claim("stranger", visibility=10.0)
+    clock.advance(11.0)
+    assert reap(jobs, "p", clock).released == 1
+    assert pool.get(job_id).status is JobStatus.PENDING
+
+
+def test_the_reaper_forgets_old_results_but_not_on_an_enqueue(jobs, pool, clock):
+    job_id = pool.push(1)
+    pool.complete(pool.claim("w"))
+    clock.advance(8 * 86400)
+    assert check(jobs, "p", Launches(), clock, trim=False).reaped.trimmed == 0
+    assert check(jobs, "p", Launches(), clock).reaped.trimmed == 1
+    assert pool.get(job_id) is None
 
 
 def test_the_reaper_leaves_other_pools_alone(jobs, clock):
