@@ -16,7 +16,7 @@ from fastapi.openapi.utils import get_openapi
 
 from api import problems
 from api.auth import Authenticator
-from api.guard import Guard
+from api.guard import OPEN_PATHS, Guard
 from api.routes import events, fleet, health, workers
 from api.source import FleetSource
 
@@ -55,8 +55,10 @@ def _documented(app: FastAPI) -> dict[str, Any]:
             "description": "What happened and what to do.",
             "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
-        for path in schema["paths"].values():
-            for operation in path.values():
+        for path, operations in schema["paths"].items():
+            for operation in operations.values():
+                if path in OPEN_PATHS:
+                    operation["security"] = []
                 operation["responses"].pop("422", None)
                 operation["responses"]["default"] = error
         app.openapi_schema = schema

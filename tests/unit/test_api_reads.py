@@ -370,6 +370,7 @@ def test_metrics_are_prometheus_text(api):
 def test_the_description_names_the_token_and_the_problems(api):
     described = api.get("/openapi.json").json()
     assert described["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+    assert described["paths"]["/healthz"]["get"]["security"] == []
     worker = described["paths"]["/v1/workers/{user_id}"]["get"]
     assert "default" in worker["responses"]
     assert set(described["components"]["schemas"]["WorkerView"]["properties"]) == FIELDS
