@@ -155,7 +155,7 @@ def path(user: str) -> str:
 
 def table(*columns: str) -> Table:
     """A table without lines, which reads well and cuts well."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
+    made = Table(box=None, pad_edge=False, header_style="bold", show_header=any(columns))
     for column in columns:
         made.add_column(column, overflow="fold")
     return made

@@ -135,6 +135,7 @@ def test_status_shows_one_user_or_the_fleet(muster, store):
     assert fleet["pool"]["target"] == 4
     assert fleet["queues"][0]["name"] == "worker-control.fifo"
     assert "ready" in muster("status").stdout
+    assert muster("status", "u1").stdout.startswith("user_id")
     assert "4711" in muster("status", "u1").stdout
 
 
