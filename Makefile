@@ -26,7 +26,7 @@ demo: $(READY) ## the whole story in about a minute, with its figures
 	$(BIN)/muster demo
 
 supervise: $(READY) ## the one-host supervisor with the three pairs of examples/workers.yml
-	$(BIN)/muster supervise examples/workers.yml
+	@$(BIN)/muster market & market=$$!; trap "kill $$market" EXIT; $(BIN)/muster supervise examples/workers.yml
 
 test: $(READY) ## run every test
 	$(BIN)/python -m pytest
