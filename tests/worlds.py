@@ -13,7 +13,7 @@ from typing import Any
 import fakeredis
 import pytest
 
-from muster import keys, steps
+from muster import blueprint, keys, steps
 from muster.claims import Claim, Delivery, ValkeyChannel
 from muster.clock import Clock, FakeClock, SystemClock
 from muster.commands import Action, Command
@@ -131,7 +131,12 @@ class VirtualTime(FakeClock):
 
 
 def virtual_world(monkeypatch: pytest.MonkeyPatch) -> tuple[World, VirtualTime]:
-    """A world on fakeredis in which time moves only when told: marks, leases and backoffs run out by it."""
+    """A world on fakeredis in which time moves only when told: marks, leases and backoffs run out by it.
+
+    The index has two buckets: 256 empty ones would be most of what a sweep costs there.
+    """
+    for module in (blueprint, keys):
+        monkeypatch.setattr(module, "INDEX_BUCKETS", 2)
     clock = VirtualTime(monkeypatch)
     client = fakeredis.FakeRedis(server=fakeredis.FakeServer(), decode_responses=True)
     return world(Store(client), clock), clock

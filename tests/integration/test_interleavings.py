@@ -10,7 +10,6 @@ import random
 
 import pytest
 
-from muster import blueprint, keys
 from muster.commands import Action, Command
 from muster.errors import Refused, TryLater
 from muster.launchers import fake
@@ -163,8 +162,6 @@ def test_a_thousand_interleavings_end_as_the_last_command_says(
     seed: int, half: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(f"{seed} {half}")
-    for module in (blueprint, keys):  # 256 empty buckets a sweep would be most of the test's time
-        monkeypatch.setattr(module, "INDEX_BUCKETS", 2)
     world, clock = virtual_world(monkeypatch)
     for _ in range(500):
         world.store.client.flushall()

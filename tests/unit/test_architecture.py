@@ -36,18 +36,8 @@ def test_the_core_imports_none_of_its_drivers() -> None:
 
 
 def test_the_core_never_reads_the_environment_or_a_clock_of_its_own() -> None:
-    core = [
-        "lifecycle",
-        "maintenance",
-        "reconcile",
-        "warm_pool",
-        "claims",
-        "commands",
-        "steps",
-        "keys",
-        "model",
-    ]
-    for name in core:
+    core = "lifecycle maintenance reconcile warm_pool claims commands steps keys model"
+    for name in core.split():
         assert imports(ROOT / "muster" / f"{name}.py") & {"os", "time", "boto3", "redis", "random"} <= {
             "redis"  # the claim channel names the client's errors
         }, name

@@ -58,9 +58,7 @@ def test_only_workers_of_the_same_version_are_claimed(w: World) -> None:
     assert w.apply(command("start")) == [Outcome.LAUNCHED]
 
 
-@pytest.mark.parametrize(
-    "plan", [fake.throttled(), fake.no_capacity(), fake.lost(), fake.lost(starts_after=30)]
-)
+@pytest.mark.parametrize("plan", [fake.throttled(), fake.no_capacity(), fake.lost(), fake.lost(30)])
 def test_a_launch_that_went_wrong_comes_back_and_ends_in_one_task(w: World, plan: fake.Plan) -> None:
     w.launcher.plan(plan)
     start = command("start")

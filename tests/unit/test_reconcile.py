@@ -51,6 +51,11 @@ def test_under_the_brake_a_running_task_is_waited_for_and_remembered() -> None:
     )
 
 
+def test_a_task_that_has_held_its_mark_is_not_booting() -> None:
+    young = replace(LONG, task_age_ms=BOOT - 1, held=True)
+    assert isinstance(reconcile(young), Restart)
+
+
 def test_a_task_seen_without_its_mark_for_the_first_time_is_remembered() -> None:
     for missing in (None, 0, MARKLESS - 1):
         seen = reconcile(replace(LONG, missing_ms=missing))
@@ -120,8 +125,8 @@ def test_what_nobody_could_say_is_never_a_reason_to_act(want: Want | None) -> No
 def test_the_table_is_total_and_never_kills_on_a_guess() -> None:
     ages = (0, MARKLESS, BOOT, PENDING)
     combinations = product(
-        (None, *Want), (True, False), (True, False), (None, *TaskStatus), ages, (None, *ages), (0, 1), (0, 20),
-        (True, False),
+        (None, *Want), (True, False), (True, False), (None, *TaskStatus), ages, (None, *ages), (0, 1),
+        (0, 20), (True, False), (True, False),
     )  # fmt: skip
     count = 0
     for values in combinations:
@@ -140,7 +145,7 @@ def test_the_table_is_total_and_never_kills_on_a_guess() -> None:
             assert seen.backoff_left_ms == 0 or seen.mark, seen
         if isinstance(action, Forget):
             assert not seen.mark, seen
-    assert count == 4 * 2 * 2 * 6 * 4 * 5 * 2 * 2 * 2
+    assert count == 4 * 2 * 2 * 6 * 4 * 5 * 2 * 2 * 2 * 2
 
 
 ORPHAN = SeenTask(TaskStatus.RUNNING, 10 * BOOT, suspected=True, owner_expects_it=False, brake=False)
