@@ -1,0 +1,155 @@
+"""How each kind of fault strikes the world. One function per kind; the plan names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from muster import warm_pool
+from muster.budget import Priority
+from muster.errors import TryLater
+from sim.loop import Actor
+from sim.plan import Fault
+
+if TYPE_CHECKING:
+    from sim.workers import SimWorker
+    from sim.world import World
+
+Strike = Callable[["World", Fault], None]
+
+
+def strike(world: World, fault: Fault) -> None:
+    """Let this fault happen now."""
+    world.count(f"{fault.kind} {fault.target}".strip())
+    world.trace("fault", fault.kind, str(fault))
+    if fault.kind in ("crash_before", "crash_after", "lost", "answer_lost", "pause"):
+        world.armed.append([fault, fault.skip])
+    else:
+        _KINDS[fault.kind](world, fault)
+
+
+def heal(world: World) -> None:
+    """The faults are over: what has not struck never will, what lasts ends now."""
+    world.armed.clear()
+    now = world.loop.now
+    store, ecs = world.store_world, world.ecs
+    store.away_until, store.slow_until, world.sqs.away_until = (
+        min(until, now) for until in (store.away_until, store.slow_until, world.sqs.away_until)
+    )
+    ecs.next_launches.clear()
+    ecs.next_events.clear()
+    ecs.throttled_until = ecs.blind_until = ecs.stale_until = now
+    world.functions.repeat_next.clear()
+    world.functions.drop_next.clear()
+    for queue in world.sqs.queues.values():
+        queue.duplicates = 0
+    world.session_trouble.clear()
+    world.deaf_until = now
+
+
+def _some_worker(world: World) -> SimWorker | None:
+    """Rather one that serves than one that waits."""
+    living = [worker for worker in world.workers.values() if not worker.dead]
+    serving = [worker for worker in living if worker.given is not None]
+    return world.rng.choice(serving or living) if living else None
+
+
+def _freeze(world: World, fault: Fault) -> None:
+    if worker := _some_worker(world):
+        worker.frozen_until = worker.acting_faults_until = world.loop.now + fault.amount
+
+
+def _cut_off(world: World, fault: Fault) -> None:
+    if worker := _some_worker(world):
+        worker.cut_off_until = worker.acting_faults_until = world.loop.now + fault.amount
+
+
+def _oom(world: World, fault: Fault) -> None:  # noqa: ARG001
+    if worker := _some_worker(world):
+        worker.kill()
+        world.ecs.ended(worker.task, 137, "OutOfMemoryError")
+
+
+def _oom_all(world: World, fault: Fault) -> None:  # noqa: ARG001
+    for worker in [worker for worker in world.workers.values() if not worker.dead]:
+        worker.kill()
+        world.ecs.ended(worker.task, 137, "OutOfMemoryError")
+
+
+def _session(trouble: str) -> Strike:
+    def strike(world: World, fault: Fault) -> None:
+        world.session_trouble.extend([trouble] * max(1, round(fault.amount)))
+
+    return strike
+
+
+def _host(silent: bool) -> Strike:
+    def strike(world: World, fault: Fault) -> None:  # noqa: ARG001
+        world.ecs.lose_host(world.rng.choice(sorted(world.ecs.hosts)), silent=silent)
+
+    return strike
+
+
+def _zone(world: World, fault: Fault) -> None:  # noqa: ARG001
+    """All agents are disconnected, all workers dead, and ECS says RUNNING."""
+    for host in sorted(world.ecs.hosts):
+        world.ecs.lose_host(host, silent=True)
+
+
+def _drain(world: World, fault: Fault) -> None:  # noqa: ARG001
+    world.ecs.drain(world.rng.choice(sorted(world.ecs.hosts)))
+
+
+def _until(part: str, name: str) -> Strike:
+    def strike(world: World, fault: Fault) -> None:
+        thing = getattr(world, part) if part else world
+        setattr(thing, name, max(getattr(thing, name), world.loop.now + fault.amount))
+
+    return strike
+
+
+def _stale(world: World, fault: Fault) -> None:
+    world.ecs.lag = fault.amount
+    world.ecs.stale_until = world.loop.now + 4 * fault.amount
+
+
+def _pool_target(world: World, fault: Fault) -> None:
+    """An operator sets another target."""
+
+    def set_target() -> None:
+        try:
+            warm_pool.set_target(world.deps(Priority.START), round(fault.amount))
+        except TryLater:
+            return  # the operator saw the error and lets it be
+
+    world.loop.spawn(Actor("operator", "person"), set_target)
+
+
+_KINDS: dict[str, Strike] = {
+    "freeze": _freeze,
+    "cut_off": _cut_off,
+    "oom": _oom,
+    "oom_all": _oom_all,
+    "session_fails": _session("fails"),
+    "session_refused": _session("refused"),
+    "store_away": lambda world, fault: world.store_world.outage(fault.amount),
+    "store_slow": lambda world, fault: world.store_world.slow(fault.amount),
+    "store_wiped": lambda world, fault: world.store_world.wipe(),  # noqa: ARG005
+    "failover": lambda world, fault: world.store_world.failover(fault.amount, float(fault.skip)),
+    "control_deaf": _until("", "deaf_until"),
+    "launch": lambda world, fault: world.ecs.next_launches.append((fault.target, fault.amount)),
+    "event": lambda world, fault: world.ecs.next_events.append(fault.target),
+    "throttled": _until("ecs", "throttled_until"),
+    "blind": _until("ecs", "blind_until"),
+    "stale": _stale,
+    "host_lost": _host(silent=False),
+    "host_silent": _host(silent=True),
+    "zone_silent": _zone,
+    "drain": _drain,
+    "sqs_duplicate": lambda world, fault: world.duplicate("worker-control.fifo"),  # noqa: ARG005
+    "claim_duplicate": lambda world, fault: world.duplicate("pool-claim"),  # noqa: ARG005
+    "sqs_away": _until("sqs", "away_until"),
+    "invoke_twice": lambda world, fault: world.functions.repeat_next.update({fault.target: 1}),
+    "invoke_lost": lambda world, fault: world.functions.drop_next.update({fault.target: 1}),
+    "pool_target": _pool_target,
+}

@@ -1,0 +1,456 @@
+"""One history: all worlds together, the auditors that watch them, and the trace."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import blake2b
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+from lambdas import telemetry, wiring
+from muster import store as core_store
+from muster.blueprint import POOL_CLAIM, WORKER_CONTROL, WORKER_CONTROL_DLQ
+from muster.budget import CallBudget, Priority
+from muster.claims import SqsChannel, ValkeyChannel
+from muster.commands import Action, Command
+from muster.deps import Deps
+from muster.errors import TryLater
+from muster.launchers import ecs as ecs_launcher
+from muster.model import Assignment
+from muster.queues import SqsCommands
+from muster.settings import Settings
+from sim.ecs_world import SIM_MUTATE, SIM_READ, EcsWorld, SimTask
+from sim.faults import heal, strike
+from sim.functions import HANDLER_MODULES, Functions
+from sim.invariants import HOOKS, INVARIANTS, Invariant, first_gap
+from sim.loop import Actor, Killed, Loop
+from sim.plan import START, Fault, Plan, Wish
+from sim.sqs_world import Message, SimQueue, SqsWorld
+from sim.store_world import Backend, SimClient, StoreWorld
+from sim.workers import CONTROL_CHANNEL, FLIGHT_S, SimControl, SimHeart, SimSession, SimWorker
+from worker import boot
+
+#: How long the system may take to be whole again: a task that never starts is given 30 minutes, then backoff.
+SETTLE_S = 3000.0
+#: How long nothing at all may happen once it is whole: two sweeps.
+QUIET_S = 130.0
+
+
+@dataclass(slots=True)
+class Sent:
+    """One command that the queue accepted."""
+
+    command: dict[str, Any]
+    state: str = "queued"  #: queued, done, dead
+
+    @property
+    def issued_at(self) -> float:
+        return datetime.fromisoformat(self.command["issued_at"]).timestamp()
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    invariant: str
+    at: float
+    what: str
+
+
+class World:
+    """A plan on its way to being history."""
+
+    pool = "default"
+    version = "v1"
+    claim_queue = POOL_CLAIM.name
+
+    def __init__(self, plan: Plan, *, keep_trace: bool = False, backend: Any = None) -> None:
+        self.plan = plan
+        self.rng = Random(f"weather-{plan.seed}")
+        self.loop = Loop(START)
+        self.lines: list[str] | None = [] if keep_trace else None
+        self._hash = blake2b(digest_size=16)
+        self.faults: Counter[str] = Counter()
+        self.violation: Violation | None = None
+        self.armed: list[list[Any]] = []
+        self.users = [f"u{n}" for n in range(plan.users)]
+        self.workers: dict[str, SimWorker] = {}
+        self.serving: dict[str, list[SimWorker]] = {user: [] for user in self.users}
+        self.commands: dict[str, Sent] = {}
+        self._command_of: dict[str, str] = {}
+        self._numbers = itertools.count(1)
+        self.session_trouble: list[str] = []
+        self.deaf_until = 0.0
+        self.healed_at: float | None = None
+        self.quiet_since: float | None = None
+        self.worst_overlap = 0.0
+        self.handler_errors: list[str] = []
+        self._waiters: list[Callable[[], None]] = []
+        made: Backend | None = backend(self._hear) if backend else None
+        self.store_world = StoreWorld(self, lossy=plan.lossy, backend=made)
+        self.store_world.listen(self._hear)
+        self.client = SimClient(self.store_world)
+        self.client.world = self  # type: ignore[attr-defined]
+        self.store = core_store.Store(self.client, wait_replica=plan.lossy)
+        self.sqs = SqsWorld(self)
+        self.sqs.on_dead_letter = self._dead
+        self.sqs.queues[POOL_CLAIM.name].on_visible = lambda seconds: self._wake_later(seconds)
+        self.ecs = EcsWorld(self)
+        self.functions = Functions(self)
+        self.invariants: list[Invariant] = [kind(self) for kind in INVARIANTS]
+        self.script_names = _script_names()
+        self._auditors = {
+            hook: [getattr(i, hook) for i in self.invariants if hook in type(i).__dict__]
+            for hook in HOOKS
+        }
+
+    def run(self) -> None:
+        """Live through the plan, heal, settle, be quiet, and be judged."""
+        wiring.use(self._wiring())
+        loop, plan = self.loop, self.plan
+        for wish in plan.wishes:
+            loop.after(wish.at, lambda wish=wish: self._grant(wish))
+        for fault in plan.faults:
+            loop.after(fault.at, lambda fault=fault: strike(self, fault))
+        self.functions.start()
+        loop.after(10.0, self._tick)
+        try:
+            loop.run_until(START + plan.duration, stop=self._failed)
+            heal(self)
+            self.healed_at = loop.now
+            while not self._failed() and loop.now < self.healed_at + SETTLE_S:
+                loop.run_until(loop.now + 20.0, stop=self._failed)
+                if self.whole() == "":
+                    break
+            self.quiet_since = loop.now
+            loop.run_until(loop.now + QUIET_S, stop=self._failed)
+            if not self._failed():
+                self.audit("end")
+        finally:
+            for actor in list(self._living_actors):
+                loop.kill(actor)
+
+    @property
+    def _living_actors(self) -> list[Actor]:
+        return [worker for worker in self.workers.values() if not worker.dead] + [
+            actor for actor in self.functions.running if not actor.dead
+        ]
+
+    def _failed(self) -> bool:
+        return self.violation is not None
+
+    def violate(self, invariant: str, what: str) -> None:
+        if self.violation is None:
+            self.violation = Violation(invariant, self.loop.now - START, what)
+            self.trace("VIOLATION", invariant, what)
+
+    def trace(self, *words: str) -> None:
+        line = f"{self.loop.now - START:.6f} {' '.join(words)}"
+        self._hash.update(line.encode())
+        if self.lines is not None:
+            self.lines.append(line)
+
+    @property
+    def trace_hash(self) -> str:
+        return self._hash.hexdigest()
+
+    def count(self, what: str) -> None:
+        self.faults[what] += 1
+
+    def effect(
+        self,
+        service: str,
+        name: str,
+        do: Callable[[], Any],
+        *,
+        reach: Callable[[], None] = lambda: None,
+        lost: Callable[[], Exception] = lambda: TryLater("no answer"),
+    ) -> Any:
+        """One effect of the running actor on the outside: the point where it can crash, wait or be lied to."""
+        actor = self.loop.actor
+        assert actor is not None, f"{service} {name} outside of an actor"
+        if actor.dead:
+            raise Killed
+        mode, amount = self._struck(actor) if self.armed else ("", 0.0)
+        if mode == "crash_before":
+            self._crash(actor)
+        if mode == "pause":
+            self.loop.sleep(amount)
+        self.loop.sleep(self._latency())
+        reach()
+        if mode == "lost":
+            raise lost()
+        answer = do()
+        self.trace(actor.name, service, name, mode)
+        if mode == "crash_after":
+            self._crash(actor)
+        self.loop.sleep(self._latency())
+        if mode == "answer_lost":
+            raise lost()
+        return answer
+
+    def _latency(self) -> float:
+        draw = self.rng.random()
+        return 0.0005 + draw * 0.003 if draw < 0.97 else (draw - 0.97) * 40.0
+
+    def _struck(self, actor: Actor) -> tuple[str, float]:
+        for entry in self.armed:
+            fault: Fault = entry[0]
+            if fault.target == actor.kind:
+                if entry[1] > 0:
+                    entry[1] -= 1
+                    continue
+                self.armed.remove(entry)
+                return fault.kind, fault.amount
+        return "", 0.0
+
+    def _crash(self, actor: Actor) -> None:
+        self.trace(actor.name, "crashed")
+        if isinstance(actor, SimWorker):
+            self.exited(actor, 1)
+        self.loop.kill(actor)
+        raise Killed
+
+    def _wiring(self) -> wiring.Wiring:
+        settings = Settings(
+            queue_worker_control=WORKER_CONTROL.name,
+            queue_worker_control_dlq=WORKER_CONTROL_DLQ.name,
+            queue_pool_claim=POOL_CLAIM.name,
+            pool=self.pool,
+            pool_target=self.plan.pool_target,
+            version=self.version,
+        )
+        repair = self._launcher(Priority.REPAIR)
+        none: Any = None
+        return wiring.Wiring(
+            settings, self.sqs, self.deps, self.functions.invoke_batches, repair.tasks_on, none
+        )
+
+    def _launcher(self, priority: Priority) -> ecs_launcher.EcsLauncher:
+        budget = CallBudget(self.store, priority)
+        return ecs_launcher.EcsLauncher(
+            self.ecs.client(priority), "cluster", "definition", "provider", "worker", budget
+        )
+
+    def deps(self, priority: Priority) -> Deps:
+        channel = (
+            ValkeyChannel(self.client, self.pool)
+            if self.claims_on_valkey
+            else SqsChannel(self.sqs, POOL_CLAIM.name)
+        )
+        return Deps(
+            store=self.store,
+            launcher=self._launcher(priority),
+            channel=channel,
+            commands=SqsCommands(self.sqs, WORKER_CONTROL.name),
+            clock=_WorldClock(self.loop),
+            pool=self.pool,
+            version=self.version,
+            wake_pool=self.functions.wake_pool,
+        )
+
+    @property
+    def claims_on_valkey(self) -> bool:
+        return self.plan.claims_on_valkey
+
+    # People ---------------------------------------------------------------------------------------------
+
+    def _grant(self, wish: Wish) -> None:
+        if wish.action == "redrive":
+            moved = self.sqs.redrive(WORKER_CONTROL_DLQ.name, WORKER_CONTROL.name)
+            self.trace("person", "redrive", str(moved))
+            return
+        queue = self.sqs.queues[WORKER_CONTROL.name]
+        if wish.action == "garbage":
+            queue.put('{"action":"fly","user_id":"u0"}', wish.user, f"garbage-{self.loop.now}")
+            return
+        command = Command(
+            action=Action(wish.action),
+            user_id=wish.user,
+            command_id=f"c-{next(self._numbers):03d}-{wish.action}",
+            issued_at=datetime.fromtimestamp(round(self.loop.now, 3), UTC),
+        )
+        self.trace("person", wish.action, wish.user, command.command_id)
+
+        def send() -> None:
+            message = queue.put(command.body(), command.user_id, command.dedup_id)
+            if message is None:
+                self.audit("swallowed", command.command_id)
+            else:
+                self.sent(queue, message)
+
+        self.loop.after(wish.late, send)
+
+    def duplicate(self, queue: str) -> None:
+        self.sqs.queues[queue].duplicates += 1
+
+    def sent(self, queue: SimQueue, message: Message) -> None:
+        """A queue has accepted a message."""
+        self.trace("sqs", "accepted", queue.spec.name, message.message_id)
+        if queue.spec.name == POOL_CLAIM.name:
+            return
+        body = json.loads(message.body)
+        command_id = body.get("command_id", message.message_id)
+        if queue.spec.name == WORKER_CONTROL_DLQ.name:
+            if command_id in self.commands:
+                self.commands[command_id].state = "dead"
+            return
+        key = f"{command_id}/{body['user_id']}/{body.get('seen_epoch', '')}/{message.message_id}"
+        self.commands[key] = Sent(body)
+        self._command_of[message.message_id] = key
+
+    def handled(self, message_id: str) -> None:
+        """The event source has deleted a message after success."""
+        sent = self.commands.get(self._command_of.get(message_id, ""))
+        if sent is not None and sent.state != "dead":
+            sent.state = "done"
+
+    def _dead(self, queue: SimQueue, message: Message) -> None:  # noqa: ARG002
+        if sent := self.commands.get(self._command_of.get(message.message_id, "")):
+            sent.state = "dead"
+
+    def failed(self, actor: Actor, error: Exception) -> None:
+        """An invocation ended with an exception."""
+        self.trace(actor.name, "failed", type(error).__name__)
+        if not isinstance(error, TryLater):
+            self.handler_errors.append(f"{actor.name}: {error!r}")
+
+    # Workers --------------------------------------------------------------------------------------------
+
+    def start_worker(self, task: SimTask) -> SimWorker:
+        worker = SimWorker(self, task)
+        self.workers[worker.name] = worker
+        self.loop.after(0.0, lambda: worker.spawn(worker.main))
+        return worker
+
+    def session(self, worker: SimWorker) -> SimSession:
+        return SimSession(worker, self.session_trouble.pop(0) if self.session_trouble else "")
+
+    def exited(self, worker: SimWorker, code: int) -> None:
+        self.loop.kill(worker)
+        self.ecs.ended(worker.task, code, f"Essential container in task exited ({code})")
+
+    def began_serving(self, worker: SimWorker, given: Assignment) -> None:
+        self.trace("worker", "serves", worker.name, given.user, str(given.epoch))
+        self.serving[given.user].append(worker)
+        self.audit("began", worker, given)
+        self.watch_acting(given.user)
+
+    def watch_acting(self, user: str) -> None:
+        self.audit("watch", user)
+
+    def side_effect(self, worker: SimWorker, given: Assignment) -> None:
+        """The worker has asked its lease and acts; the broker sees it a little later."""
+        self.watch_acting(given.user)
+        flight = self.rng.uniform(0.0, FLIGHT_S)
+        worker.lands_at = self.loop.now + flight
+
+        def land() -> None:
+            if not worker.dead:
+                self.trace("broker", given.user, worker.name, str(given.epoch))
+                self.audit("landed", worker, given)
+
+        self.loop.after(flight, land)
+
+    def _hear(self, channel: str, body: str) -> None:
+        """PUBLISH: fire and forget."""
+        if channel != CONTROL_CHANNEL or self.deaf_until > self.loop.now or self.rng.random() < 0.1:
+            return
+        for worker in [w for w in self.workers.values() if w.control is not None and not w.dead]:
+            delay = self._latency()
+            self.loop.after(delay, lambda w=worker: w.spawn(lambda: w.hear(body)))
+
+    def await_claim(self, until: float) -> None:
+        """Suspend until a claim may be there, or until the time is over."""
+        wake = self.loop.resumer()
+        done = False
+
+        def once() -> None:
+            nonlocal done
+            if not done:
+                done = True
+                wake()
+
+        self._waiters.append(once)
+        self.loop.after(until - self.loop.now, once)
+        self.loop.park()
+
+    def wake_waiters(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for wake in waiters:
+            self.loop.after(self._latency(), wake)
+
+    def _wake_later(self, seconds: float) -> None:
+        self.loop.after(seconds, self.wake_waiters)
+
+    # Auditors -------------------------------------------------------------------------------------------
+
+    def audit_script(self, words: tuple[Any, ...], reply: Any) -> None:
+        name = self.script_names[words[1]]
+        if name == "reserve_slot":
+            self.wake_waiters()
+        keys = words[3 : 3 + words[2]]
+        self.audit("script", name, keys, words[3 + words[2] :], reply)
+
+    def audit(self, hook: str, *what: Any) -> None:
+        for auditor in self._auditors[hook]:
+            auditor(*what)
+
+    def _tick(self) -> None:
+        self.audit("tick")
+        self.loop.after(10.0, self._tick)
+
+    def whole(self) -> str:
+        """Empty when everything is as it should be for good; else the first thing that is not."""
+        return first_gap(self)
+
+
+class _WorldClock:
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+
+    def now(self) -> float:
+        return self._loop.now
+
+    def monotonic(self) -> float:
+        return self._loop.now
+
+    def sleep(self, seconds: float) -> None:
+        self._loop.sleep(seconds)
+
+
+def _script_names() -> dict[str, str]:
+    """sha -> name: what the trace calls a step, and what the auditors are told of."""
+    folder = Path(core_store.__file__).parent / "lua"
+    return {core_store._source(path)[1]: path.stem for path in folder.glob("[a-z]*.lua")}
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """Let the real code of this process run in simulated worlds: virtual threads, no output."""
+    with ExitStack() as stack:
+        for target, name, new in (
+            (boot, "Heart", SimHeart),
+            (boot, "Control", SimControl),
+            (boot, "_log", lambda message: None),  # noqa: ARG005
+            (boot, "_start_latency", lambda given: None),  # noqa: ARG005
+            (traceback, "print_exc", lambda: None),
+            (telemetry.Emitter, "add", lambda self, *rest, **more: None),  # noqa: ARG005
+            (telemetry.Emitter, "flush", lambda self: None),  # noqa: ARG005
+            (ecs_launcher, "ECS_MUTATE", SIM_MUTATE),
+            (ecs_launcher, "ECS_READ", SIM_READ),
+            (wiring, "_wiring", None),
+        ):
+            stack.enter_context(patch.object(target, name, new))
+        for module in HANDLER_MODULES:
+            level = module.log.log_level
+            module.log.setLevel("CRITICAL")
+            stack.callback(module.log.setLevel, level)
+        yield
