@@ -1,8 +1,8 @@
 """The whole system on one machine: the same handlers and core as on AWS, with processes for tasks.
 
-Valkey, the AWS endpoint and the workers are processes that outlive a killed engine and are adopted by
-the next one; the API is a child that is started again when it ends; pollers, schedules and the five
-functions run here. An orderly stop ends them all.
+Valkey, the AWS endpoint, the paper broker and the workers are processes that outlive a killed engine and
+are adopted by the next one; the API is a child that is started again when it ends; pollers, schedules and
+the five functions run here. An orderly stop ends them all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,11 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from lambdas import wiring
+from local.checks import PlannedChecks
 from local.endpoint import REGION, LocalAws
-from local.event_source import EventSource, LambdaContext
+from local.event_source import EventSource, Handler, LambdaContext
 from local.lock import FolderLock
+from local.paper.service import PaperService, with_accounts
 from local.schedules import Schedules
 from local.valkey import EmbeddedValkey, free_port
 from muster import blueprint, keys, warm_pool
@@ -42,10 +44,11 @@ from muster.errors import MusterError
 from muster.launchers.port import TaskStatus, TaskView
 from muster.launchers.process import ProcessLauncher
 from muster.maintenance import Batch
-from muster.orders import FillCheck, OrderDeps
+from muster.orders import OrderDeps
 from muster.queues import SqsCommands
 from muster.settings import Settings
 from muster.store import Store
+from muster.vault import secrets_reader
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +57,9 @@ _ACCOUNT = "000000000000"
 _CONCURRENCY = 8
 #: How often the engine looks whether its parts live.
 _KEEP_S = 0.5
+#: `--session broker`: every user trades at the engine's own paper broker.
+BROKER_SESSION = "broker"
+_BROKER_CLASS = "worker.broker:BrokerSession"
 _FUNCTIONS = {function.name: function for function in blueprint.FUNCTIONS}
 
 
@@ -83,6 +89,7 @@ class Engine:
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="function")
         self._valkey: EmbeddedValkey | None = None
         self._aws = LocalAws(self._folder, options.aws_port)
+        self._paper = PaperService(self._folder / "paper") if options.session == BROKER_SESSION else None
         self._api: subprocess.Popen[bytes] | None = None
         self._sources: dict[str, EventSource] = {}
         self._schedules = Schedules(speed=options.speed)
@@ -95,16 +102,20 @@ class Engine:
         sys.stdout = (self._folder / "functions.log").open("a", encoding="utf-8", buffering=1)
         (self._folder / "endpoints.json").unlink(missing_ok=True)
         valkey_url = self.options.valkey_url or self._start_valkey()
+        paper_url = self._paper.start() if self._paper else ""
         self._aws.start()
         self._queues = self._aws.ensure_queues()
         self._settings = self._make_settings(valkey_url)
         self._store = Store(valkey_client(self._settings))
+        self._checks = PlannedChecks(
+            self._store, self._aws.client("sqs"), self._settings.queue_order_tasks, self.options.speed
+        )
         self._launcher = ProcessLauncher(
             self._workers_folder(), env=self._worker_env(), on_exit=self._on_exit
         )
         wiring.use(self._wiring())
         self._start_functions()
-        endpoints = self._start_api(valkey_url)
+        endpoints = self._start_api(valkey_url) | ({"paper": paper_url} if paper_url else {})
         threading.Thread(target=self._listen_for_nudges, name="nudges", daemon=True).start()
         threading.Thread(target=self._keep_parts, args=(endpoints,), name="keeper", daemon=True).start()
         self._write_endpoints(endpoints)
@@ -123,6 +134,8 @@ class Engine:
             self._drain_workers()
             self._launcher.close()
         self._aws.stop()
+        if self._paper is not None:
+            self._paper.stop()
         if self._valkey is not None:
             self._valkey.stop()
         self._lock.release()
@@ -176,7 +189,8 @@ class Engine:
     def _worker_env(self) -> dict[str, str]:
         """What a session wants to know of this machine is passed on as it is: MUSTER_SESSION_*."""
         own = {name: value for name, value in os.environ.items() if name.startswith("MUSTER_SESSION_")}
-        return self._environment() | own | {"MUSTER_SESSION": self.options.session}
+        session = _BROKER_CLASS if self._paper else self.options.session
+        return self._environment() | own | {"MUSTER_SESSION": session}
 
     def _wiring(self) -> wiring.Wiring:
         sqs = self._aws.client("sqs")
@@ -196,23 +210,11 @@ class Engine:
             return deps  # no AWS call is paid for here, so nobody has to wait for anybody
 
         orders = OrderDeps(
-            self._store, wiring.secrets_reader(self._aws.client("secretsmanager")), connect, self._plan_check
+            self._store, secrets_reader(self._aws.client("secretsmanager")), connect, self._checks.plan
         )
         return wiring.Wiring(
             self._settings, sqs, same_for_all, self._invoke_batches, lambda _instance: [], orders
         )
-
-    def _plan_check(self, check: FillCheck, pause: timedelta) -> None:
-        """The next look at an order, put on its queue when it is due."""
-
-        def send() -> None:
-            self._aws.client("sqs").send_message(
-                QueueUrl=self._settings.queue_order_tasks,
-                MessageBody=check.model_dump_json(),
-                MessageGroupId=check.order_id,
-            )
-
-        self._schedules.at(datetime.now(UTC) + pause / self.options.speed, send)
 
     def _start_functions(self) -> None:
         from lambdas.maintenance import handler as maintenance
@@ -220,8 +222,13 @@ class Engine:
         from lambdas.pool_manager import handler as pool_manager
         from lambdas.worker_control import handler as worker_control
 
+        control: Handler = worker_control.handler
+        if self._paper is not None:
+            control = with_accounts(control, self._paper, self._aws.client("secretsmanager"))
+            self._schedules.every(self._each_second(), "paper broker", self._paper.keep)
+        self._schedules.every(self._each_second(), "fill checks", self._checks.send_due)
         for function, handler in (
-            (blueprint.FN_WORKER_CONTROL, worker_control.handler),
+            (blueprint.FN_WORKER_CONTROL, control),
             (blueprint.FN_ORDER_TASKS, order_tasks.handler),
         ):
             assert function.queue is not None
@@ -239,6 +246,10 @@ class Engine:
         self._schedules.start()
         self._schedules.poke(blueprint.FN_POOL_MANAGER.name)
         self._schedules.poke(blueprint.FN_MAINTENANCE.name)
+
+    def _each_second(self) -> timedelta:
+        """A beat of this machine's own clock, whatever the speed of the schedules."""
+        return timedelta(seconds=self.options.speed)
 
     def _invoke_batches(self, batches: Sequence[Batch]) -> None:
         from lambdas.maintenance_worker.handler import handler
@@ -283,8 +294,8 @@ class Engine:
                     elif name == blueprint.FN_POOL_MANAGER.name:
                         self._schedules.poke(name)
             except Exception as away:  # noqa: BLE001 - a nudge is only a hint; the long poll finds the message
-                log.warning("nudges are away: %s", away)
-                self._stopping.wait(1)
+                if not self._stopping.wait(1):
+                    log.warning("nudges were away: %s", away)
 
     def _start_api(self, valkey_url: str) -> dict[str, Any]:
         port = self.options.api_port or free_port()
@@ -314,7 +325,7 @@ class Engine:
         ]
         with (self._folder / "api.log").open("ab") as out:
             self._api = subprocess.Popen(
-                command, env=self._environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                command, env=self._environment(), stdin=subprocess.PIPE, stdout=out, stderr=out
             )
 
     def _wait_for_api(self, url: str, timeout: float = 30.0) -> None:
