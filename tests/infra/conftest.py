@@ -28,8 +28,18 @@ from tests.infra.synthesis import (
     wait_for,
 )
 
+#: The first test of a run pays for the synthesis of all; on a busy machine that takes minutes.
+TIMEOUT_SECONDS = 900
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
+
+
 ACCOUNT, REGION = "000000000000", "us-east-1"
-DEPLOY_SECONDS = 240
+DEPLOY_SECONDS = 400
 
 
 @pytest.fixture(scope="session")

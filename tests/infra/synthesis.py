@@ -34,7 +34,7 @@ SOURCES = (
     "worker",
     "api",
 )
-SYNTH_SECONDS = 180
+SYNTH_SECONDS = 400
 
 
 @dataclass(frozen=True)

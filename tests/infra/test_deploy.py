@@ -11,8 +11,6 @@ import pytest
 from muster import blueprint
 from tests.infra.synthesis import Synth
 
-pytestmark = pytest.mark.timeout(600)
-
 
 def test_the_command_line_and_python_give_the_same_templates(
     deployment: tuple[Path, str], synths: dict[str, Synth]

@@ -35,8 +35,6 @@ from muster.store import Store
 from tests.infra.lambda_runtime import Call, Function, Recorder, function, recording, runtime_folder, serving
 from tests.infra.synthesis import ROOT, Synth, wait_for
 
-pytestmark = pytest.mark.timeout(600)
-
 CLUSTER = "local-muster"
 ACCOUNT = {"id": "a", "currency": "USD", "cash": "1", "equity": "1", "buying_power": "1"}
 ACCOUNT |= {"trading_blocked": False, "account_blocked": False}
