@@ -7,7 +7,7 @@ import json
 import threading
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ from api.source import (
 )
 from api.views import explanation, known, worker_view
 from muster import keys, steps
-from muster.blueprint import INDEX_BUCKETS, WORKER_CONTROL
+from muster.blueprint import FN_POOL_MANAGER, INDEX_BUCKETS, WORKER_CONTROL
 from muster.clock import Clock, SystemClock
 from muster.commands import Action, Command, from_ms
 from muster.errors import BadCommand, Refused, TryLater
@@ -60,8 +60,7 @@ class _Snapshot:
 class Fleet:
     """The fleet of one deployment. Safe to use from many threads.
 
-    `logs` is the folder of the process launcher's logs, where there is one; `wake_pool` asks for a run of the
-    pool manager now, else a new target is seen by its next scheduled run.
+    `logs` is the folder of the process launcher's logs, where there is one.
     """
 
     def __init__(
@@ -71,13 +70,11 @@ class Fleet:
         settings: Settings,
         *,
         logs: Path | None = None,
-        wake_pool: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
         self._store = store
         self._settings = settings
         self._logs = logs
-        self._wake_pool = wake_pool
         self._clock = clock or SystemClock()
         self._commands = SqsCommands(sqs, settings.queue_worker_control)
         self._queues = Queues(sqs, settings)
@@ -143,7 +140,7 @@ class Fleet:
     def set_pool_target(self, target: int) -> PoolView:
         wanted = command("HSET", keys.pool_config(self._settings.pool), "wanted", target, parse=int)
         pool: PoolView = self._store.run(wanted, self._read_pool())[1]
-        self._wake_pool()
+        self._nudge(FN_POOL_MANAGER.name)
         return pool
 
     def queues(self) -> Sequence[QueueView]:
@@ -179,10 +176,11 @@ class Fleet:
         """End the event streams, so that the server can end; the clients stay their owner's."""
         self._feed.close()
 
-    def _nudge(self, queue: str) -> None:
-        """Only saves the pollers of one machine a moment: what was sent is safe in its queue already."""
+    def _nudge(self, name: str) -> None:
+        """Tell the engine of one machine to look at a queue, or run a function, now. Only saves a moment:
+        what was sent is safe in its queue already, and every function has its schedule."""
         with suppress(TryLater):
-            self._store.one(command("PUBLISH", keys.NUDGE, queue, parse=int))
+            self._store.one(command("PUBLISH", keys.NUDGE, name, parse=int))
 
     def _known(self, user_id: str, *, history: bool = False) -> UserView:
         view = self._store.one(steps.read_user(user_id, history=history))

@@ -251,19 +251,19 @@ def test_the_pool_counts_only_the_living(api, store, valkey):
     assert (shown["idle"], shown["launching"], shown["target"], shown["version"]) == (1, 1, 3, "v1")
 
 
-def test_a_pools_target_is_set_and_the_manager_woken(store):
-    woken = []
-    with mock_aws():
-        sqs = sqs_client()
-        fleet = Fleet(store, sqs, settings_with_queues(sqs), wake_pool=lambda: woken.append(1))
-        app = create_app(fleet, StaticToken(TOKEN))
-        with TestClient(app, headers=BEARER) as api:
-            assert api.put("/v1/pool", json={"target": 9}).json()["target"] == 9
-            assert api.get("/v1/pool").json()["target"] == 9
-            for wrong in ({"target": -1}, {"target": "9"}, {"target": 10_001}, {}, {"target": 1, "x": 2}):
-                assert api.put("/v1/pool", json=wrong).status_code == 422
-    assert woken == [1]
-    assert store.client.hget(keys.pool_config("default"), "wanted") == "9"
+def test_a_pools_target_is_set_and_the_manager_told(api, valkey):
+    listener = valkey.pubsub(ignore_subscribe_messages=True)
+    listener.subscribe(keys.NUDGE)
+    listener.get_message(timeout=5)
+    assert api.put("/v1/pool", json={"target": 9}).json()["target"] == 9
+    message = listener.get_message(timeout=5)
+    listener.close()
+    assert message["data"] == "pool_manager"
+    assert api.get("/v1/pool").json()["target"] == 9
+    assert valkey.hget(keys.pool_config("default"), "wanted") == "9"
+    for wrong in ({"target": -1}, {"target": "9"}, {"target": 10_001}, {}, {"target": 1, "x": 2}):
+        assert api.put("/v1/pool", json=wrong).status_code == 422
+    assert api.get("/v1/pool").json()["target"] == 9
 
 
 def test_logs_are_the_last_lines_and_then_what_came_since(api, store, tmp_path):
