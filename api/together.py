@@ -1,8 +1,8 @@
 """Concurrent reads of single users, sent together.
 
 Requests that arrive while a read is under way wait for it and travel in the next one, so a crowd of requests
-costs one thread hand-over and one round trip for all, and one process answers more than twice as many. A lone
-request waits for nobody.
+costs one thread hand-over and one round trip for all: with 16 clients about half the CPU per request of a
+hand-over each (0.29 against 0.57 ms, single runs). A lone request waits for nobody.
 """
 
 from __future__ import annotations
