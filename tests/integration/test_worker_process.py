@@ -1,7 +1,7 @@
 """The real worker process: signals, exit codes, and a freeze longer than its mark.
 
-Real timings would take minutes, so the process is started by a line that divides the durations of the blueprint
-by ten before any other module reads them; the exact 25 s and 30 s are shown on a fake clock in the unit tests.
+Real timings would take minutes, so the process is started by a few lines that divide the durations of the
+blueprint by ten before any other module reads them; the exact 25 s and 30 s are shown on a fake clock.
 """
 
 from __future__ import annotations
