@@ -14,6 +14,8 @@ import uvicorn
 from api.app import create_app
 from api.auth import StaticToken
 from api.fleet import Fleet
+from api.orders import OrderDesk
+from api.routes import orders
 from muster.clients import aws_client, valkey_client
 from muster.settings import Settings
 from muster.store import Store
@@ -27,8 +29,10 @@ def main() -> None:
     arguments = parser.parse_args()
     threading.Thread(target=_end_with_the_engine, daemon=True).start()
     settings = Settings.from_env(os.environ)
-    fleet = Fleet(Store(valkey_client(settings)), aws_client(settings, "sqs"), settings, logs=arguments.logs)
+    store = Store(valkey_client(settings))
+    fleet = Fleet(store, aws_client(settings, "sqs"), settings, logs=arguments.logs)
     app = create_app(fleet, StaticToken(arguments.token_file.read_text(encoding="utf-8")))
+    app.include_router(orders.router(OrderDesk(store)))
     uvicorn.run(app, host="127.0.0.1", port=arguments.port, log_level="warning", access_log=False)
 
 

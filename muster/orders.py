@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from muster.brokers.port import BadCredentials, Broker, Credentials, Order
+from muster.brokers.port import BadCredentials, Broker, BrokerAway, Credentials, Order
 from muster.commands import MAX_BODY_CHARS, UserId
 from muster.errors import BadCommand, TryLater
 from muster.order_steps import note_unverified, record_check
@@ -26,9 +26,9 @@ FIRST_LOOK = timedelta(seconds=60)
 LONGEST_PAUSE = timedelta(hours=1)
 #: A day order is final within a day; after that nobody looks any more and the record says unverified.
 MOST_LOOKS = 30
-#: While the broker is away its checks come back after this; three receives then span two minutes, and what is
-#: still unanswered is in the dead-letter queue.
-AWAY_PAUSE = FIRST_LOOK
+#: A broker that was away for a moment is asked again within seconds; the last of three receives comes after
+#: this, and what is unanswered then is in the dead-letter queue.
+AWAY_PAUSE = timedelta(seconds=120)
 
 OrderId = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="1-64 of A-Z a-z 0-9 . _ -")]
 
@@ -106,7 +106,7 @@ def check_fill(check: FillCheck, deps: OrderDeps) -> Look:
         raise BadCommand(f"order {check.order_id} stays unverified: {refused}") from refused
     except TryLater as away:
         deps.store.one(note_unverified(check.user_id, check.order_id, str(away)))
-        raise TryLater(str(away), max(away.after or AWAY_PAUSE, AWAY_PAUSE)) from away
+        raise
     outcome, reason = _outcome(check, order)
     verified = "verified" if outcome is Checked.FINAL else outcome.value
     if outcome is Checked.UNKNOWN:
@@ -120,9 +120,18 @@ def check_fill(check: FillCheck, deps: OrderDeps) -> Look:
 
 
 def _ask(check: FillCheck, deps: OrderDeps) -> Order | None:
-    broker = deps.connect(deps.credentials(check.credentials_ref))
+    """Twice if need be: one lost answer is not yet an absence, and a message has only three receives."""
+    credentials = deps.credentials(check.credentials_ref)
     try:
-        return broker.get(check.order_id)
+        return _ask_once(check.order_id, credentials, deps)
+    except BrokerAway:
+        return _ask_once(check.order_id, credentials, deps)
+
+
+def _ask_once(order_id: str, credentials: Credentials, deps: OrderDeps) -> Order | None:
+    broker = deps.connect(credentials)
+    try:
+        return broker.get(order_id)
     finally:
         broker.close()
 

@@ -16,8 +16,8 @@ from lambdas.records import answer, parked
 from lambdas.telemetry import NAMESPACE, Metric, logger, metrics
 from lambdas.wiring import Wiring, wired
 from muster.blueprint import BATCH_RECORDS, FN_ORDER_TASKS
-from muster.errors import BadCommand, MusterError
-from muster.orders import Look, check_fill, parse_check
+from muster.errors import BadCommand, MusterError, TryLater
+from muster.orders import AWAY_PAUSE, Look, check_fill, parse_check
 
 log = logger(FN_ORDER_TASKS.name)
 
@@ -52,7 +52,7 @@ def _check_group(records: list[dict[str, Any]], wiring: Wiring) -> tuple[list[Lo
                 return looks, {record["messageId"]: away}
         except MusterError as later:
             log.warning("check comes back", message_id=record["messageId"], reason=str(later))
-            return looks, {record["messageId"]: later}
+            return looks, {record["messageId"]: _patient(later, record)}
         else:
             looks.append(look)
             log.info(
@@ -64,6 +64,12 @@ def _check_group(records: list[dict[str, Any]], wiring: Wiring) -> tuple[list[Lo
                 differs=look.differs,
             )
     return looks, {}
+
+
+def _patient(later: MusterError, record: dict[str, Any]) -> MusterError:
+    """Soon the first time, late the second: the third receive is the last."""
+    again = int(record["attributes"].get("ApproximateReceiveCount", "1")) > 1
+    return TryLater(str(later), AWAY_PAUSE) if again else later
 
 
 def _count(seen: Counter[str], looks: int) -> None:
