@@ -79,6 +79,7 @@ CREATE TABLE IF NOT EXISTS pool_settings (
     settings TEXT NOT NULL DEFAULT '{}',
     late INTEGER NOT NULL DEFAULT 0
 );
+CREATE TABLE IF NOT EXISTS last_trim (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), newest_id INTEGER);
 CREATE TABLE IF NOT EXISTS worker_registry (
     worker_id TEXT PRIMARY KEY,
     status TEXT NOT NULL DEFAULT 'active',
@@ -110,6 +111,9 @@ _COMPLETE = """UPDATE work_pool SET status = 'done', result = ?, finished_at = ?
     WHERE id = ? AND pool_name = ? AND status = 'claimed' AND token = ?"""
 _PROMOTE_EVERY_S = 0.02  # how late a delayed job may be while others keep the pool busy
 _ID_DIGITS = 18  # more do not fit the column, so no job has them
+#: Also over a trim of the newest job: an id used twice would let a dead claim's token match again.
+_LAST_ID = """SELECT max(coalesce((SELECT max(id) FROM work_pool), 0),
+    coalesce((SELECT newest_id FROM last_trim), 0))"""
 _POLL_S = 0.002  # `wait` looks this often whether another process wrote: one page read, no lock
 
 Rows = list[tuple[Any, ...]]
@@ -170,7 +174,7 @@ class SQLitePool(WorkPool):
     def push_many(self, jobs: Sequence[NewJob]) -> Ids:
         now = self._clock.now()
         with self._file.write() as db:
-            last = db.execute("SELECT max(id) FROM work_pool").fetchone()[0] or 0
+            last = db.execute(_LAST_ID).fetchone()[0]
             ids, rows = [], []
             fresh: dict[str, int] = {}
             for new in jobs:
@@ -334,6 +338,7 @@ class SQLitePool(WorkPool):
         now = self._clock.now()
         oldest_kept = int((now - min(retention, poison_retention)) * 1e6)
         with self._file.write() as db:
+            db.execute(f"INSERT OR REPLACE INTO last_trim VALUES (1, ({_LAST_ID}))")
             old = db.execute(
                 "DELETE FROM work_pool WHERE id < ? AND pool_name = ?"
                 " AND ((status IN ('done', 'cancelled') AND finished_at < ?)"
