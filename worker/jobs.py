@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 from muster.blueprint import DRAIN_GRACE
@@ -68,7 +69,7 @@ class JobWorker:
         finally:
             self._ended.set()
             beat.join()
-            self._jobs.registration.update_status(self._options.worker_id, WorkerStatus.TERMINATED)
+            self._patiently(self._leave)
             self._slot.close()
 
     def _register(self) -> None:
@@ -99,7 +100,7 @@ class JobWorker:
                 return REAPED
             if code == 0:
                 return LEFT
-            self._settle_for(child, code)
+            self._patiently(self._settle_for, child, code)
             barren = 0 if self._slot.count > begun else barren + 1
             if barren >= _CRASHES:
                 log.error("%d children in a row died before their first job; see the lines above", barren)
@@ -217,6 +218,21 @@ class JobWorker:
         elif mine.cancel_requested and not self._slot.cancelled(mine.id):
             self._cancel_by = (mine.id, time.monotonic() + _CANCEL_GRACE_S)
             self._slot.cancel(mine.id)
+
+    def _leave(self) -> None:
+        self._jobs.registration.update_status(self._options.worker_id, WorkerStatus.TERMINATED)
+
+    def _patiently(self, call: Callable[..., None], *args: object) -> None:
+        """Try again while the backend is away, as long as our claims could live; then the reaper does it."""
+        deadline = time.monotonic() + 2 * self._options.heartbeat
+        while True:
+            try:
+                return call(*args)
+            except TryLater as away:
+                log.warning("%s", away)
+                if time.monotonic() > deadline:
+                    return None
+                time.sleep(_TICK_S)
 
     def _check(self) -> None:
         """The pool's safety net: every boot, and now and then, somebody looks after the others."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from muster.errors import LostLease, MusterError, Refused
+from muster.errors import LostLease, MusterError, Refused, TryLater
 from muster.jobs import WorkItem, WorkPool
 from worker.jobs_slot import Slot
 
@@ -78,8 +78,17 @@ class Context:
         self._save(None if fraction is None else _progress(fraction, note), value)
 
     def _save(self, progress: dict[str, Any] | None, checkpoint: Any) -> None:
-        if not self._pool.report(self.job.id, self.job.token, progress, checkpoint):
-            raise LostLease(f"job {self.job.id} was given to another worker; stop")
+        """A backend that is away is no fault of the job: progress is left out, a checkpoint waits for it."""
+        while True:
+            try:
+                if not self._pool.report(self.job.id, self.job.token, progress, checkpoint):
+                    raise LostLease(f"job {self.job.id} was given to another worker; stop")
+                return
+            except TryLater as away:
+                self.log.warning("%s", away)
+                if checkpoint is None:
+                    return
+                time.sleep(_PROGRESS_EVERY_S)
 
 
 def peak_memory_mb() -> float:

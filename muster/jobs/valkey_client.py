@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from typing import Any
 
 import redis
+
+_IDLE_S = 0.5  # a connection unused for longer is looked at before it is trusted
 
 
 class DirectClient:
@@ -22,7 +25,11 @@ class DirectClient:
 
     def execute_command(self, *words: Any) -> Any:
         connection = self._connection()
+        now = time.monotonic()
         try:
+            if now - self._local.used > _IDLE_S and connection.is_connected and connection.can_read():
+                connection.disconnect()  # the server hung up while we were away: start afresh, at no cost
+            self._local.used = now
             connection.send_command(*words)
             return connection.read_response()
         except redis.ResponseError:
@@ -42,4 +49,5 @@ class DirectClient:
         if pid != os.getpid():  # a forked child must not share its parent's socket
             connection = self._client.connection_pool.make_connection()
             self._local.of = (os.getpid(), connection)
+            self._local.used = time.monotonic()
         return connection

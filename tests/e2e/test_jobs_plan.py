@@ -71,6 +71,7 @@ def one_job_each(*more):
     return [f"--worker-option={option}" for option in given]
 
 
+@pytest.mark.timeout(300)  # thirty processes, one after the other
 def test_the_verification_plan(jobs, muster):
     pool = jobs.work.pool("papers")
     live = WorkerFilter(status=LIVE, pool="papers")
