@@ -338,7 +338,7 @@ class SQLitePool(WorkPool):
         now = self._clock.now()
         oldest_kept = int((now - min(retention, poison_retention)) * 1e6)
         with self._file.write() as db:
-            db.execute(f"INSERT OR REPLACE INTO last_trim VALUES (1, ({_LAST_ID}))")
+            db.execute(f"INSERT OR REPLACE INTO last_trim VALUES (1, ({_LAST_ID}))")  # noqa: S608
             old = db.execute(
                 "DELETE FROM work_pool WHERE id < ? AND pool_name = ?"
                 " AND ((status IN ('done', 'cancelled') AND finished_at < ?)"
