@@ -11,7 +11,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from api import problems
@@ -23,12 +23,15 @@ from api.source import FleetSource
 TITLE = "Muster"
 
 
-def create_app(source: FleetSource, auth: Authenticator) -> FastAPI:
+def create_app(source: FleetSource, auth: Authenticator, *more: APIRouter) -> FastAPI:
+    """`more` are the parts that not every deployment has: orders, jobs."""
     app = FastAPI(title=TITLE, version=version("muster"), docs_url=None, redoc_url=None)
     problems.install(app)
     # Every router of the API is mounted here, in the order of its documentation.
     for part in (workers, fleet, events, health):
         app.include_router(part.router(source))
+    for router in more:
+        app.include_router(router)
     app.add_middleware(Guard, auth=auth)
     app.openapi = lambda: _documented(app)  # type: ignore[method-assign]
     return app

@@ -47,6 +47,9 @@ class WorkerView:
     failures: int  #: in a row
     reason: str | None  #: why it is not what was asked for
     version: str | None
+    restarts: int | None = None  #: of its process, where one host counts them
+    backoff_s: float | None = None  #: the pause it is in
+    next_try_at: datetime | None = None  #: when the next attempt may come
 
 
 class Sort(StrEnum):

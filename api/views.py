@@ -8,7 +8,7 @@ from api.source import Explanation, NextStep, Transition, WorkerView
 from muster.blueprint import FN_MAINTENANCE, MARK_TTL
 from muster.commands import from_ms
 from muster.maintenance import see
-from muster.model import Cause, HistoryEntry, Mark, UserView
+from muster.model import Cause, HistoryEntry, Mark, Phase, UserView
 from muster.reconcile import Adopt, Forget, Leave, Restart, StopTask, Wait, reconcile
 from muster.steps import ms
 
@@ -57,6 +57,7 @@ def worker_view(view: UserView) -> WorkerView:
         failures=view.failures,
         reason=view.reason or str(published.get("reason") or "") or None,
         version=mark.version if mark else None,
+        next_try_at=from_ms(view.retry_at_ms) if view.phase is Phase.BACKING_OFF else None,
     )
 
 

@@ -20,6 +20,8 @@ COMMANDS = (
     LazyCommand("queues", "cli.fleet:app", "Show every queue with what waits in it."),
     LazyCommand("dlq", "cli.dlq:app", "Look at messages that were given up, send them again or drop them."),
     LazyCommand("jobs", "cli.jobs:app", "Finite work on workers that exist only while there is work."),
+    LazyCommand("chaos", "cli.chaos:chaos", "Break everything around the workers, and audit from outside."),
+    LazyCommand("sim", "cli.sim:app", "Live through seeded histories of the real code on virtual time."),
     LazyCommand("supervise", "cli.supervise:supervise", "Keep one process per key of a file alive."),
     LazyCommand("market", "cli.market:market", "Serve market data to a host's strategies."),
     LazyCommand("cost", "cli.cost:cost", "Reckon what a fleet costs."),

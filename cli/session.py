@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 DEFAULT_FOLDER = Path(".muster")
 _PIPE_WIDTH = 240
 _TIMEOUT_S = 30.0
+
+
+_USER_ID = re.compile(r"[A-Za-z0-9._@:-]{1,128}")
 
 
 class Code(IntEnum):
@@ -150,6 +154,11 @@ def _reason(answer: httpx.Response) -> str:
 
 
 def path(user: str) -> str:
+    """The address of one user's worker. A user id that no server takes is refused here, with the rule."""
+    if not _USER_ID.fullmatch(user) or not user.strip("."):
+        raise Failure(
+            Code.USAGE, f"{user!r} is no user id: 1 to 128 of A-Z a-z 0-9 . _ @ : -, and not only dots"
+        )
     return f"/v1/workers/{quote(user, safe='')}"
 
 

@@ -9,7 +9,7 @@ from aws_lambda_powertools.utilities.batch import SqsFifoPartialProcessor, proce
 from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 
 from lambdas.wiring import wired
-from muster.blueprint import RETRY_VISIBILITY
+from muster.blueprint import RETRY_VISIBILITY, RETRY_VISIBILITY_LATER
 from muster.errors import MusterError, TryLater
 from muster.queues import come_back_after, park
 
@@ -48,5 +48,9 @@ def answer(
     handles = [record["receiptHandle"] for record in event["Records"] if record["messageId"] in failed]
     if handles:
         pauses = [f.after for f in failures.values() if isinstance(f, TryLater) and f.after]
-        come_back_after(wired().sqs, queue_url, handles, max(pauses, default=RETRY_VISIBILITY))
+        first = all(
+            record["attributes"].get("ApproximateReceiveCount", "1") == "1" for record in event["Records"]
+        )
+        pause = RETRY_VISIBILITY if first else RETRY_VISIBILITY_LATER
+        come_back_after(wired().sqs, queue_url, handles, max(pauses, default=pause))
     return response

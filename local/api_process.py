@@ -15,8 +15,10 @@ from api.app import create_app
 from api.auth import StaticToken
 from api.fleet import Fleet
 from api.orders import OrderDesk
-from api.routes import orders
+from api.routes import jobs, orders
 from muster.clients import aws_client, valkey_client
+from muster.jobs import connect
+from muster.jobs.capacity import ProcessLauncher
 from muster.settings import Settings
 from muster.store import Store
 
@@ -30,10 +32,22 @@ def main() -> None:
     threading.Thread(target=_end_with_the_engine, daemon=True).start()
     settings = Settings.from_env(os.environ)
     store = Store(valkey_client(settings))
-    fleet = Fleet(store, aws_client(settings, "sqs"), settings, logs=arguments.logs)
-    app = create_app(fleet, StaticToken(arguments.token_file.read_text(encoding="utf-8")))
-    app.include_router(orders.router(OrderDesk(store)))
-    uvicorn.run(app, host="127.0.0.1", port=arguments.port, log_level="warning", access_log=False)
+    store = Store(valkey_client(settings))
+    jobs_url = settings.valkey_url.replace("redis", "valkey", 1)
+    app = create_app(
+        Fleet(store, aws_client(settings, "sqs"), settings, logs=arguments.logs),
+        StaticToken(arguments.token_file.read_text(encoding="utf-8")),
+        orders.router(OrderDesk(store)),
+        jobs.router(connect(jobs_url), ProcessLauncher(jobs_url, log_folder=arguments.logs)),
+    )
+    uvicorn.run(
+        app,
+        host="127.0.0.1",
+        port=arguments.port,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=3,  # an open event stream must not hold up the end
+    )
 
 
 def _end_with_the_engine() -> None:

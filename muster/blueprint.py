@@ -203,6 +203,8 @@ HELD_PATIENCE = MARK_TTL + DRAIN_GRACE
 
 #: The lease of a start that has only begun. Covers the handler's own calls and one claim delivery.
 START_LEASE = timedelta(seconds=20)
+#: The lease of a start that was tried before: it must still stand, with its launch token, at the next retry.
+RESUMED_LEASE = timedelta(seconds=60)
 #: The lease of a start bound to a launched task; the sweep asks about a task still pending after it.
 COLD_LEASE = timedelta(seconds=120)
 #: A claim counts against the pool this long; the same as one delivery of pool-claim.
@@ -250,6 +252,8 @@ POOL_LOW_WATER = 0.5
 
 #: A record that may pass later comes back after this, instead of after the whole visibility timeout.
 RETRY_VISIBILITY = timedelta(seconds=5)
+#: ... and when that was not enough, after this: three receives then outlast an outage of half a minute.
+RETRY_VISIBILITY_LATER = timedelta(seconds=30)
 
 #: With a store that can lose acknowledged writes, begin_start and begin_stop wait for a replica this long.
 REPLICA_WAIT = timedelta(milliseconds=100)

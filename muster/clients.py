@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from muster.settings import Settings
 
@@ -16,6 +18,8 @@ def valkey_client(settings: Settings, *, blocking_s: float = 0.0) -> Any:
         "socket_connect_timeout": 2,
         "socket_timeout": 3 + blocking_s,
         "health_check_interval": 0,
+        # One more try heals a connection that a failover cut; more would eat the caller's own deadline.
+        "retry": Retry(NoBackoff(), 1),
     }
     if settings.valkey_iam_service:
         options["credential_provider"] = _iam_provider(settings)

@@ -8,13 +8,30 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from muster.errors import BadCommand
 from muster.model import Cause
 
+
+def _not_only_dots(user_id: str) -> str:
+    if not user_id.strip("."):
+        raise ValueError("a user id of dots alone would be a path")
+    return user_id
+
+
 UserId = Annotated[
-    str, Field(pattern=r"^[A-Za-z0-9._@:-]{1,128}$", description="1-128 of A-Z a-z 0-9 . _ @ : -")
+    str,
+    Field(pattern=r"^[A-Za-z0-9._@:-]{1,128}$", description="1-128 of A-Z a-z 0-9 . _ @ : -"),
+    AfterValidator(_not_only_dots),
 ]
 
 #: SQS takes 1 MiB; a command needs a fraction of a percent of that.

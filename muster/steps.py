@@ -61,6 +61,7 @@ def begin_start(
         blueprint.GIVE_UP_AFTER,
         ms(blueprint.BACKOFF_FIRST),
         ms(blueprint.BACKOFF_MAX),
+        ms(blueprint.RESUMED_LEASE),
     )
     return lua("begin_start", keys.user_keys(user)[:5], args, _begun)
 

@@ -184,6 +184,9 @@ class SupervisorSource:
             failures=status.failures,
             reason=_reason(status),
             version=None,
+            restarts=status.restarts,
+            backoff_s=status.backoff,
+            next_try_at=None if status.next_try_in is None else _moment(now + status.next_try_in),
         )
 
     def _next(self, status: WorkerStatus) -> NextStep:

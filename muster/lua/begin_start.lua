@@ -3,7 +3,7 @@
   KEYS[3] worker:active:{u}  HASH, leased     KEYS[4] worker:starting:{u} HASH, leased
   KEYS[5] worker:history:{u} LIST
   ARGV    cause (start|restart|repair|move) | issued_at_ms | command_id | credentials_ref or '' | lease_ms
-          | seen_epoch (repair, move) | give_up_after | backoff_first_ms | backoff_max_ms
+          | seen_epoch (repair, move) | give_up_after | backoff_first_ms | backoff_max_ms | resumed_lease_ms
   returns {'begin', epoch, attempt, issued_at, command_id, credentials_ref}   start it now; a repeat of the
                                                                    same command gets the same epoch again
         | {'active', epoch}        a worker of the current epoch is live
@@ -29,7 +29,11 @@ if not by_maintenance and issued_at < tonumber(desired.issued_at or '0') then
   return {'superseded', desired.want or ''}
 end
 if by_maintenance and desired.want ~= 'running' then return {'superseded', desired.want or ''} end
-if lease_live and lease.command_id == command_id then return begin(epoch, lease.attempt) end
+if lease_live and lease.command_id == command_id then
+  -- Tried before: the lease, and with it the launch token, must outlast the next retry as well.
+  if redis.call('PTTL', KEYS[4]) < tonumber(ARGV[10]) then redis.call('PEXPIRE', KEYS[4], ARGV[10]) end
+  return begin(epoch, lease.attempt)
+end
 if by_maintenance and epoch ~= tonumber(ARGV[6]) then return {'moved', int(epoch)} end
 
 -- A repeat of a restart that already did its work is a start: its worker is the live one.

@@ -19,7 +19,7 @@ from tests.api_stand import BEARER, TOKEN, begin, run_worker, settings_with_queu
 
 FIELDS = {
     "user_id", "want", "phase", "via", "epoch", "task_id", "pid", "heartbeat_age_s", "since",
-    "start_latency_ms", "failures", "reason", "version",
+    "start_latency_ms", "failures", "reason", "version", "restarts", "backoff_s", "next_try_at",
 }  # fmt: skip
 
 

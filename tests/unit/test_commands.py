@@ -35,7 +35,7 @@ def test_a_body_reads_back_as_the_command_it_was() -> None:
         assert parse_command(sent.body(), message_id="m", sent_at=sent.issued_at) == sent
 
 
-@pytest.mark.parametrize("user", ["u", "a.b_c@d:e-9", "x" * 128, "..", "-"])
+@pytest.mark.parametrize("user", ["u", "a.b_c@d:e-9", "x" * 128, "a..b", "-"])
 def test_good_user_ids(user: str) -> None:
     assert parse({"action": "start", "user_id": user}).user_id == user
 
