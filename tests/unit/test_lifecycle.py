@@ -138,7 +138,7 @@ def test_a_throttle_that_outlives_every_retry_still_ends_in_a_worker_by_the_swee
     w.launcher.plan(*[fake.throttled()] * 3)
     start = command("start")
     assert all(isinstance(w.apply(start)[0], TryLater) for _ in range(3))
-    clock.advance(21)
+    clock.advance(61)
     w.sweep("s1")
     assert w.apply(*w.repairs()) == [Outcome.LAUNCHED]
     assert len(w.launcher.living()) == 1
