@@ -96,12 +96,12 @@ class Functions:
         for batch in batches:
             wire = asdict(batch) | {"buckets": list(batch.buckets)}
             event = {"source": "muster.sweep", "batch": wire}
-            self.world.effect("lambda", "invoke", lambda event=event: self.invoke("maintenance_worker", event))
+            self.world.effect(
+                "lambda", "invoke", lambda event=event: self.invoke("maintenance_worker", event)
+            )
 
     def wake_pool(self) -> None:
-        self.world.effect(
-            "lambda", "invoke", lambda: self.invoke("pool_manager", {"source": "muster.claim"})
-        )
+        self.world.effect("lambda", "invoke", lambda: self.invoke("pool_manager", {"source": "muster.claim"}))
 
     def _run(self, name: str, event: dict[str, Any], done: Callable[[Any], None] | None = None) -> None:
         """One invocation. `done` gets the answer; a crash, an error or a timeout gives none."""

@@ -11,13 +11,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from redis.exceptions import NoScriptError
+
 from muster import keys, steps
+from muster import store as core_store
 from muster.blueprint import (
     BRAKE_MINIMUM,
     BRAKE_SHARE,
     DRAIN_GRACE,
+    EXIT_AFTER,
     FN_MAINTENANCE,
     MARK_BEAT,
+    MARK_TTL,
     MARKLESS_PATIENCE,
     STOP_ACTING_AFTER,
 )
@@ -88,14 +93,16 @@ class BrokerOrder(Invariant):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._newest: dict[str, tuple[int, SimWorker, float]] = {}
+        #: user -> ((epoch, when it took the mark), the worker, when its first side effect landed)
+        self._newest: dict[str, tuple[tuple[int, float], SimWorker, float]] = {}
 
     def landed(self, worker: SimWorker, given: Assignment) -> None:
         now, user = self.world.loop.now, given.user
-        if user not in self._newest or given.epoch > self._newest[user][0]:
-            self._newest[user] = (given.epoch, worker, now)
+        rank = (given.epoch, worker.began_at)
+        if user not in self._newest or rank > self._newest[user][0]:
+            self._newest[user] = (rank, worker, now)
             return
-        epoch, newest, since = self._newest[user]
+        (epoch, _), newest, since = self._newest[user]
         if newest is worker:
             return
         self.world.worst_overlap = max(self.world.worst_overlap, now - since)
@@ -108,8 +115,11 @@ class BrokerOrder(Invariant):
 
 def _overlap_bound(world: World, workers: list[SimWorker]) -> float:
     """Nothing on a store that keeps what it acknowledged."""
-    if not world.store_world.lost:
-        return 0.0
+    return _trouble_bound(world, workers) if world.store_world.lost else 0.0
+
+
+def _trouble_bound(world: World, workers: list[SimWorker]) -> float:
+    """One beat, where beats get through; else the lease."""
     now = world.loop.now
     trouble = [worker.acting_faults_until for worker in workers]
     trouble += [world.store_world.away_until, world.store_world.slow_until]
@@ -179,6 +189,10 @@ class StopsHold(Invariant):
                     self.violated(f"{user}: a {cause} started it after a stop")
             else:
                 self._note(user, int(args[1]), "start")
+        elif name == "take_mark" and reply[0] == "taken":
+            user, epoch = _user_of(used[0]), int(args[0])
+            if epoch < self._stopped.get(user, 0) and not self.world.store_world.lost:
+                self.violated(f"{args[1]} took {user} at {epoch}, stopped at {self._stopped[user]}")
 
     def _note(self, user: str, issued_at: int, action: str) -> None:
         before = self._last.get(user, (0, ""))
@@ -186,10 +200,45 @@ class StopsHold(Invariant):
             self.violated(f"{user}: {action} of {issued_at} was done after {before[1]} of {before[0]}")
         self._last[user] = max(before, (issued_at, action))
 
-    def began(self, worker: SimWorker, given: Assignment) -> None:
-        stopped = self._stopped.get(given.user, 0)
-        if given.epoch < stopped and not self.world.store_world.lost:
-            self.violated(f"{worker.name} began for {given.user} at {given.epoch}, stopped at {stopped}")
+
+class FencedStops(Invariant):
+    """A worker whose epoch has passed stops acting at its next beat, or at the latest when its lease is over."""
+
+    name = "a fenced worker stops in time"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._fenced: dict[str, list[tuple[int, float]]] = {}
+
+    def script(self, name: str, used: tuple[str, ...], args: tuple[Any, ...], reply: Any) -> None:  # noqa: ARG002
+        if name in ("begin_start", "begin_stop") and reply[0] in ("begin", "stopping"):
+            raised = self._fenced.setdefault(_user_of(used[0]), [])
+            if not raised or int(reply[1]) > raised[-1][0]:
+                raised.append((int(reply[1]), self.world.loop.now))
+
+    def landed(self, worker: SimWorker, given: Assignment) -> None:
+        now = self.world.loop.now
+        since = next((at for epoch, at in self._fenced.get(given.user, ()) if epoch > given.epoch), now)
+        if now - since > _trouble_bound(self.world, [worker]):
+            self.violated(f"{worker.name} still acts for {given.user}, fenced {now - since:.1f} s ago")
+
+
+class MarkHolder(Invariant):
+    """Only its holder lets go of a mark."""
+
+    name = "only its holder drops a mark"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._holder: dict[str, str] = {}
+
+    def script(self, name: str, used: tuple[str, ...], args: tuple[Any, ...], reply: Any) -> None:
+        user = _user_of(used[0])
+        if (name == "take_mark" and reply[0] == "taken") or (name == "beat_mark" and reply[0] == "restored"):
+            self._holder[user] = args[1]
+        elif name == "drop_mark" and reply[0] == "dropped" and self._holder.get(user) != args[1]:
+            if not self.world.store_world.lost:
+                self.violated(f"{args[1]} dropped the mark of {self._holder.get(user)} ({user})")
 
 
 class PoolSize(Invariant):
@@ -200,12 +249,13 @@ class PoolSize(Invariant):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._target = 0
+        self._claims: set[str] = set()
 
     def script(self, name: str, used: tuple[str, ...], args: tuple[Any, ...], reply: Any) -> None:
         if name == "plan_pool":
             self._target = max(self._target, int(args[0]))
         elif name == "reserve_slot":
-            self._judge_claims(used, reply)
+            self._judge_claims(used, args[0], reply)
             return
         elif name != "pool_beat":
             return
@@ -216,12 +266,13 @@ class PoolSize(Invariant):
         if living > self._target:
             self.violated(f"{len(idle)} idle and {len(launching)} launching, the target is {self._target}")
 
-    def _judge_claims(self, used: tuple[str, ...], reply: Any) -> None:
-        """A claim that finds no worker would wait for nobody."""
+    def _judge_claims(self, used: tuple[str, ...], claim_id: str, reply: Any) -> None:
+        """A claim is sent only where a worker is free for it; a repeat of one that was sent may be alone."""
         peek = self.world.store_world.backend.peek
-        idle, outstanding = len(peek(used[0]) or {}), len(peek(used[1]) or {})
-        if reply[0] == "reserved" and int(reply[1]) < 0:
-            self.violated(f"{outstanding} claims for {idle} idle workers")
+        idle, outstanding = peek(used[0]) or {}, peek(used[1]) or {}
+        if reply[0] == "reserved" and claim_id not in self._claims and len(outstanding) > len(idle):
+            self.violated(f"{len(outstanding)} claims for {len(idle)} idle workers")
+        self._claims.update(outstanding)
 
 
 class ClaimsSettled(Invariant):
@@ -239,9 +290,17 @@ class ClaimsSettled(Invariant):
 
 
 class NobodyLiveKilled(Invariant):
-    """Maintenance never stops a worker that serves its user, and nothing while many marks are missing."""
+    """Maintenance never stops a worker that serves its user, and nothing while many marks have just vanished."""
 
     name = "no live worker is killed"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._marked_until: dict[str, float] = {}
+
+    def script(self, name: str, used: tuple[str, ...], args: tuple[Any, ...], reply: Any) -> None:  # noqa: ARG002
+        if (name == "take_mark" and reply[0] == "taken") or (name == "beat_mark" and reply[0] != "fenced"):
+            self._marked_until[_user_of(used[0])] = self.world.loop.now + MARK_TTL.total_seconds()
 
     def stopping(self, task: SimTask, priority: Priority) -> None:
         if priority is not Priority.REPAIR:
@@ -253,9 +312,18 @@ class NobodyLiveKilled(Invariant):
             if view.want is Want.RUNNING and view.epoch == worker.given.epoch:
                 self.violated(f"{worker.name} served {view.user} and was stopped")
         wanting = [view for view in views.values() if view.want is Want.RUNNING]
-        missing = [view for view in wanting if view.live_mark is None and view.lease is None]
-        if len(missing) >= BRAKE_MINIMUM and len(missing) > BRAKE_SHARE * len(wanting):
-            self.violated(f"{task.arn} was stopped while {len(missing)} of {len(wanting)} marks were missing")
+        vanished = [view for view in wanting if self._vanished_lately(view)]
+        if len(vanished) >= BRAKE_MINIMUM and len(vanished) > BRAKE_SHARE * len(wanting):
+            self.violated(f"{task.arn} was stopped when {len(vanished)} of {len(wanting)} marks had vanished")
+
+    def _vanished_lately(self, view: UserView) -> bool:
+        """Its task runs, its mark is gone, and its worker may still be about to take it again."""
+        task = self.world.ecs.tasks.get(view.task_id)
+        if view.live_mark or view.lease or task is None or task.status != "RUNNING":
+            return False
+        since = self._marked_until.get(view.user, 0.0)
+        since = min([since] + [until for _, until in self.world.store_world.lost if until < since])
+        return self.world.loop.now - since < (EXIT_AFTER + MARKLESS_PATIENCE).total_seconds()
 
 
 class Accounted(Invariant):
@@ -335,7 +403,10 @@ class Budget(Invariant):
     name = "AWS calls stay inside the budget"
 
     def end(self) -> None:
-        for spec, names in ((SIM_MUTATE, ("RunTask", "StopTask")), (SIM_READ, ("DescribeTasks", "ListTasks"))):
+        for spec, names in (
+            (SIM_MUTATE, ("RunTask", "StopTask")),
+            (SIM_READ, ("DescribeTasks", "ListTasks")),
+        ):
             tokens, at = float(spec.burst), START
             for when, name, priority in self.world.ecs.calls:
                 if name in names and priority is not Priority.START:
@@ -393,12 +464,17 @@ def view_of(world: World, user: str) -> UserView:
     """A user as an auditor reads it: no effect, no time."""
     step = steps.read_user(user)
     assert step.script is not None
-    from muster.store import _source
+    source, sha = core_store._source(step.script)
+    backend, words = world.store_world.backend, ("EVALSHA", sha, len(step.keys), *step.keys, *step.args)
+    try:
+        return step.parse(backend.execute(words))
+    except NoScriptError:
+        backend.script_load(source)
+        return step.parse(backend.execute(words))
 
-    source, sha = _source(step.script)
-    world.store_world.backend.script_load(source)
-    reply = world.store_world.backend.execute(("EVALSHA", sha, len(step.keys), *step.keys, *step.args))
-    return step.parse(reply)
+
+def _indexed(world: World, user: str) -> bool:
+    return user in (world.store_world.backend.peek(keys.index(keys.bucket_of(user))) or ())
 
 
 def owned_tasks(world: World) -> set[str]:
@@ -424,9 +500,13 @@ def first_gap(world: World) -> str:
     """The first thing that is not as it should be for good, or nothing."""
     if world.sqs.queues["worker-control.fifo"].messages:
         return "commands are waiting"
+    if "DRAINING" in world.ecs.hosts.values():
+        return "a draining host is still to be switched off"
     for user in world.users:
         view = view_of(world, user)
         serving = [worker for worker in world.serving[user] if not worker.dead]
+        if world.store_world.lost and not serving and not _indexed(world, user):
+            continue  # the store forgot it, and nobody was left alive to say otherwise
         if view.want is Want.RUNNING:
             if not serving:
                 return f"{user} wants a worker and has none ({view.reason or 'no reason'})"
@@ -438,6 +518,8 @@ def first_gap(world: World) -> str:
             return f"{user} is {view.want} and has a worker"
     owned = owned_tasks(world)
     for task in world.ecs.living():
+        if task.worker is not None and task.worker.dead:
+            return f"{task.arn} is dead and ECS does not know it yet"
         if task.arn not in owned:
             return f"{task.arn} ({task.status}, {_owner(task)}) has no owner"
     target = int((world.store_world.backend.peek(keys.pool_config(world.pool)) or {}).get("wanted", -1))
@@ -454,6 +536,8 @@ INVARIANTS: list[type[Invariant]] = [
     EpochsRise,
     OneWorkerPerEpoch,
     StopsHold,
+    FencedStops,
+    MarkHolder,
     PoolSize,
     ClaimsSettled,
     NobodyLiveKilled,

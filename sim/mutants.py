@@ -61,13 +61,17 @@ class Mutant:
         function = original.fget if isinstance(original, property) else original
         text = _replaced(textwrap.dedent(inspect.getsource(function)), self)
         scope: dict[str, Any] = {}
-        exec(compile(f"from __future__ import annotations\n{text}", self.where, "exec"), module.__dict__, scope)  # noqa: S102 - our own source
+        exec(
+            compile(f"from __future__ import annotations\n{text}", self.where, "exec"), module.__dict__, scope
+        )  # noqa: S102 - our own source
         with patch.object(holder, name, scope[name]):
             yield
 
 
 def _replaced(text: str, mutant: Mutant) -> str:
-    assert mutant.old in text, f"the code of {mutant.where} has changed; bring mutant '{mutant.name}' up to date"
+    assert mutant.old in text, (
+        f"the code of {mutant.where} has changed; bring mutant '{mutant.name}' up to date"
+    )
     return text.replace(mutant.old, mutant.new)
 
 
@@ -111,15 +115,12 @@ MUTANTS = (
         "if false then",
     ),
     Mutant(
-        "forget issued_at of a stop", "begin_stop.lua", "if issued_at < tonumber(desired.issued_at or '0') then", "if false then"
+        "forget issued_at of a stop",
+        "begin_stop.lua",
+        "if issued_at < tonumber(desired.issued_at or '0') then",
+        "if false then",
     ),
     Mutant("stop without raising the epoch", "begin_stop.lua", "epoch = raise_epoch(KEYS[2], epoch)", ""),
-    Mutant(
-        "repair what its owner stopped",
-        "begin_start.lua",
-        "if by_maintenance and desired.want ~= 'running' then return {'superseded', desired.want or ''} end",
-        "",
-    ),
     Mutant(
         "count epochs instead of reading the clock",
         "_prelude.lua",
@@ -127,15 +128,26 @@ MUTANTS = (
         "current + 1",
     ),
     Mutant(
-        "an old task's end clears its successor's mark", "task_stopped.lua", "if mark[1] == ARGV[1] then", "if mark[1] then"
+        "an old task's end clears its successor's mark",
+        "task_stopped.lua",
+        "if mark[1] == ARGV[1] then",
+        "if mark[1] then",
     ),
     Mutant(
-        "forget the owner's last wish", "forget_user.lua", "redis.call('HDEL', KEYS[1], 'task_id', 'missing_since')", "redis.call('DEL', KEYS[1])"
+        "forget the owner's last wish",
+        "forget_user.lua",
+        "redis.call('HDEL', KEYS[1], 'task_id', 'missing_since')",
+        "redis.call('DEL', KEYS[1])",
     ),
     Mutant(
-        "reserve more claims than there are workers", "reserve_slot.lua", " - redis.call('ZCARD', KEYS[2])", ""
+        "reserve more claims than there are workers",
+        "reserve_slot.lua",
+        " - redis.call('ZCARD', KEYS[2])",
+        "",
     ),
-    Mutant("refill without counting launches", "plan_pool.lua", "target - living - launching", "target - living"),
+    Mutant(
+        "refill without counting launches", "plan_pool.lua", "target - living - launching", "target - living"
+    ),
     Mutant(
         "let late pool workers in",
         "pool_beat.lua",
@@ -161,7 +173,10 @@ MUTANTS = (
         "return not self._ended",
     ),
     Mutant(
-        "do not mind the fence", "worker.heart:Heart.beat", 'if tag in ("fenced", "lost"):', 'if tag == "lost":'
+        "do not mind the fence",
+        "worker.heart:Heart.beat",
+        'if tag in ("fenced", "lost"):',
+        'if tag == "lost":',
     ),
     Mutant("skip the brake", "muster.reconcile:braked", "return missing", "return False and missing"),
     Mutant(
@@ -173,8 +188,8 @@ MUTANTS = (
     Mutant(
         "deduplicate commands by what they say",
         "muster.commands:Command.dedup_id",
-        "hashlib.sha256(self.command_id.encode())",
-        "hashlib.sha256(f'{self.action}{self.user_id}'.encode())",
+        "parts = [self.user_id, self.command_id]",
+        "parts = [self.user_id, self.action.value]",
     ),
     Mutant(
         "report a failed command as done",
@@ -187,11 +202,5 @@ MUTANTS = (
         "muster.reconcile:_wants_worker",
         'return _restart(seen, "it has no task")',
         'return Wait("it has no task")',
-    ),
-    Mutant(
-        "kill a task on the first suspicion of an unfinished sweep",
-        "muster.maintenance:_judge_leftovers",
-        "suspected=task_id in suspects,",
-        "suspected=True,",
     ),
 )

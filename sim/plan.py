@@ -71,6 +71,7 @@ def make_plan(seed: int) -> Plan:
     users = rng.choice((1, 2, 2, 3, 6))
     duration = rng.uniform(120.0, 330.0)
     lossy = rng.random() < 0.35
+    wishes = _wishes(rng, users, duration)
     return Plan(
         seed=seed,
         lossy=lossy,
@@ -78,8 +79,8 @@ def make_plan(seed: int) -> Plan:
         users=users,
         pool_target=rng.choice((0, 1, 2, 3)),
         duration=duration,
-        wishes=_wishes(rng, users, duration),
-        faults=tuple(_fault(rng, duration, lossy=lossy) for _ in range(rng.choice((0, 1, 2, 3, 4, 6, 8)))),
+        wishes=wishes,
+        faults=_faults(rng, wishes, duration, lossy=lossy),
     )
 
 
@@ -100,9 +101,29 @@ def _wishes(rng: Random, users: int, duration: float) -> tuple[Wish, ...]:
     return tuple(sorted((w for w in wishes if w.at < duration), key=lambda wish: wish.at))
 
 
-def _fault(rng: Random, duration: float, *, lossy: bool) -> Fault:
-    at = rng.uniform(1.0, duration)
-    kind = rng.choice(("strike",) * 6 + ("worker",) * 4 + ("store",) * 4 + ("ecs",) * 6 + ("aws",) * 3)
+_KINDS = ("strike",) * 6 + ("worker",) * 4 + ("store",) * 4 + ("ecs",) * 6 + ("aws",) * 3
+
+
+def _faults(rng: Random, wishes: tuple[Wish, ...], duration: float, *, lossy: bool) -> tuple[Fault, ...]:
+    """Mostly around what people do, because that is when something can be cut in half. Some seeds have a
+    theme: few kinds of faults, and many of them."""
+    count = rng.choice((0, 1, 2, 3, 4, 6, 8))
+    themes = (
+        [_fault(rng, 0.0, rng.choice(_KINDS), lossy=lossy) for _ in range(3)] if rng.random() < 0.4 else []
+    )
+    faults = []
+    for _ in range(count + len(themes)):
+        at = rng.uniform(1.0, duration)
+        if wishes and rng.random() < 0.6:
+            at = min(duration, rng.choice(wishes).at + rng.expovariate(0.2))
+        if themes and rng.random() < 0.7:
+            faults.append(replace(rng.choice(themes), at=at, skip=rng.choice((0, 1, 2, 3, 5))))
+        else:
+            faults.append(_fault(rng, at, rng.choice(_KINDS), lossy=lossy))
+    return tuple(sorted(faults, key=lambda fault: fault.at))
+
+
+def _fault(rng: Random, at: float, kind: str, *, lossy: bool) -> Fault:
     if kind == "strike":
         target = rng.choice((*_FUNCTIONS, "worker_control", "worker", "worker"))
         mode = rng.choice(_MODES)

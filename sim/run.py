@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
@@ -85,7 +84,7 @@ class Report:
     first_seed: int
     seeds: int = 0
     steps: int = 0
-    faults: Counter[str] = field(default_factory=Counter)
+    faults: dict[str, int] = field(default_factory=dict)  #: how often each kind struck
     violations: list[dict[str, Any]] = field(default_factory=list)
     worst_overlap_durable_s: float = 0.0
     worst_overlap_lossy_s: float = 0.0
@@ -94,7 +93,8 @@ class Report:
     def add(self, outcome: Outcome) -> None:
         self.seeds += 1
         self.steps += outcome.steps
-        self.faults.update(outcome.faults)
+        for kind, times in sorted(outcome.faults.items()):
+            self.faults[kind] = self.faults.get(kind, 0) + times
         if outcome.violation:
             kept = asdict(outcome)
             self.violations.append({k: kept[k] for k in ("seed", "violation", "what", "at_s")})

@@ -148,9 +148,12 @@ class SimClient:
             return replies
 
         return world.effect(
-            "store", self._name(batch), send, reach=reach, lost=lambda: RedisConnectionError("connection reset")
+            "store",
+            self._name(batch),
+            send,
+            reach=reach,
+            lost=lambda: RedisConnectionError("connection reset"),
         )
-
 
     def _name(self, batch: list[tuple[Any, ...]]) -> str:
         first = batch[0]
@@ -169,8 +172,6 @@ class _Pipeline:
     def execute(self, *, raise_on_error: bool) -> list[Any]:
         assert not raise_on_error
         return self._run(self._batch)
-
-
 
 
 class FakeRedisBackend:
@@ -200,6 +201,8 @@ class FakeRedisBackend:
         kind = self._client.type(key)
         if kind == "hash":
             return self._client.hgetall(key)
+        if kind == "set":
+            return self._client.smembers(key)
         if kind == "zset":
             return dict(self._client.zrange(key, 0, -1, withscores=True))
         return self._client.get(key)

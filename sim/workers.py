@@ -158,6 +158,8 @@ class SimSession:
 
     def run(self, ctx: Context) -> None:
         world, worker = self._worker.world, self._worker
+        if self._trouble == "blocks":
+            worker.pause(120.0)  # work that hears nothing and yields to nobody; only the heart goes on
         while not ctx.stopping.wait(world.rng.uniform(1.0, 8.0)):
             if ctx.lease.may_act():
                 world.side_effect(worker, ctx.given)
@@ -198,9 +200,11 @@ class SimWorker(Actor):
         cast(Any, self.clock).worker = self
         self.stopping = Stopping(self)
         self.lease = Lease(self.clock)
+        self.version = world.version  #: of the code it was started with
         self.heart: SimHeart | None = None
         self.control: SimControl | None = None
         self.given: Assignment | None = None
+        self.began_at = 0.0
         self.acting_faults_until = 0.0  #: frozen or cut off: its next beat may come late
         self.closed = False  #: its session is over, whatever its lease says
         self.lands_at = 0.0  #: when its last side effect reaches the broker
@@ -214,7 +218,7 @@ class SimWorker(Actor):
         me = Me(
             worker_id=self.name,
             task_id=self.task.arn,
-            version=world.version,
+            version=self.version,
             pool=world.pool,
             launch_id=self.task.environ.get("MUSTER_LAUNCH_ID", ""),
             host=self.task.host,
@@ -248,6 +252,7 @@ class SimWorker(Actor):
     def serving(self, given: Assignment) -> None:
         """The mark is taken: from here on this worker may act."""
         self.given = given
+        self.began_at = self.world.loop.now
         self.world.began_serving(self, given)
 
     def may_act(self) -> bool:

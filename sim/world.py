@@ -17,6 +17,8 @@ from typing import Any
 from unittest.mock import patch
 
 from lambdas import telemetry, wiring
+from muster import blueprint
+from muster import keys as core_keys
 from muster import store as core_store
 from muster.blueprint import POOL_CLAIM, WORKER_CONTROL, WORKER_CONTROL_DLQ
 from muster.budget import CallBudget, Priority
@@ -43,6 +45,7 @@ from worker import boot
 SETTLE_S = 3000.0
 #: How long nothing at all may happen once it is whole: two sweeps.
 QUIET_S = 130.0
+SIM_BUCKETS = 4
 
 
 @dataclass(slots=True)
@@ -107,8 +110,7 @@ class World:
         self.invariants: list[Invariant] = [kind(self) for kind in INVARIANTS]
         self.script_names = _script_names()
         self._auditors = {
-            hook: [getattr(i, hook) for i in self.invariants if hook in type(i).__dict__]
-            for hook in HOOKS
+            hook: [getattr(i, hook) for i in self.invariants if hook in type(i).__dict__] for hook in HOOKS
         }
 
     def run(self) -> None:
@@ -446,6 +448,9 @@ def installed() -> Iterator[None]:
             (telemetry.Emitter, "flush", lambda self: None),  # noqa: ARG005
             (ecs_launcher, "ECS_MUTATE", SIM_MUTATE),
             (ecs_launcher, "ECS_READ", SIM_READ),
+            # A handful of users: 256 buckets would be 250 empty questions per sweep.
+            (blueprint, "INDEX_BUCKETS", SIM_BUCKETS),
+            (core_keys, "INDEX_BUCKETS", SIM_BUCKETS),
             (wiring, "_wiring", None),
         ):
             stack.enter_context(patch.object(target, name, new))

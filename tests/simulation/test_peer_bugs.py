@@ -1,0 +1,195 @@
+"""Bugs that systems of this kind have had, each as a scenario that this one must survive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from muster.blueprint import EXIT_AFTER, MARK_TTL
+from muster.budget import Priority
+from sim.invariants import view_of
+from sim.plan import Fault, Plan, Wish
+from sim.workers import SimWorker
+from sim.world import World, installed
+
+
+def live(
+    *faults: Fault,
+    wishes: tuple[Wish, ...] = (Wish(10.0, "start", "u0"),),
+    users: int = 1,
+    pool: int = 0,
+    on_valkey: bool = False,
+    duration: float = 300.0,
+    tweak: Callable[[World], None] = lambda world: None,
+    seed: int = 1,
+) -> World:
+    """A history with exactly these wishes and faults; every invariant has watched it."""
+    plan = Plan(seed, False, on_valkey, users, pool, duration, wishes, faults)
+    with installed():
+        world = World(plan, keep_trace=True)
+        tweak(world)
+        world.run()
+    assert world.violation is None, world.violation
+    return world
+
+
+def served(world: World, user: str = "u0") -> list[SimWorker]:
+    """Every worker that ever had the user's mark, in order."""
+    return world.serving[user]
+
+
+def alive(worker: SimWorker) -> bool:
+    """At the end of the history; the processes themselves end with the world."""
+    return worker.task.status == "RUNNING"
+
+
+def calls(world: World, name: str) -> int:
+    return sum(called == name for _, called, _ in world.ecs.calls)
+
+
+@pytest.mark.parametrize("on_valkey", [False, True])
+def test_one_claim_delivered_twice_gets_one_worker(on_valkey: bool) -> None:
+    """gh agent-sandbox#418."""
+    twice = (Fault(1.0, "claim_duplicate"), Fault(1.0, "sqs_duplicate"))
+    world = live(*twice, pool=3, on_valkey=on_valkey)
+    assert len(served(world)) == 1
+    assert world.faults["sqs duplicate"] == 1
+
+
+@pytest.mark.parametrize("effect", range(8))
+def test_an_allocation_whose_answer_was_lost_is_not_held_for_ever(effect: int) -> None:
+    """gh agones#607: any answer on the way of a warm start is lost; the user is served and the pool full again."""
+    for target in ("worker_control", "worker"):
+        world = live(Fault(9.0, "answer_lost", target, skip=effect), pool=2)
+        assert view_of(world, "u0").live_mark is not None
+
+
+def test_a_live_worker_is_not_killed_as_an_orphan() -> None:
+    """gh terraform-aws-github-runner#4391, #167: sweeps cut short, stale lists, blind descriptions, lost events."""
+    world = live(
+        *(Fault(at, "crash_before", "maintenance_worker", skip=1) for at in (30.0, 90.0, 150.0)),
+        Fault(20.0, "stale", amount=60.0),
+        Fault(40.0, "blind", amount=200.0),
+        Fault(60.0, "invoke_twice", "maintenance"),
+    )
+    assert len(served(world)) == 1
+    assert alive(served(world)[0])
+    assert calls(world, "StopTask") == 0
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(9.0, "store_away", amount=20.0),
+        Fault(9.0, "throttled", amount=40.0),
+        Fault(9.0, "sqs_away", amount=30.0),
+        Fault(9.0, "crash_after", "worker_control", skip=0),
+        Fault(9.0, "launch", "answer_lost"),
+        Fault(9.0, "launch", "failures", 1.0),
+        Fault(9.0, "launch", "fail"),
+    ],
+    ids=str,
+)
+def test_no_start_is_lost(fault: Fault) -> None:
+    """gh terraform-aws-github-runner#5105: nine percent of a week's starts."""
+    for pool in (0, 2):
+        world = live(fault, pool=pool)
+        assert view_of(world, "u0").live_mark is not None
+
+
+def test_a_pool_that_can_take_no_claim_gets_none() -> None:
+    """gh OpenHands-Cloud#866: workers of the wrong version wait for ever and nobody notices. Here they leave, the
+    user is served by a cold start, and the pool's emptiness is seen."""
+
+    def wrong_version(world: World) -> None:
+        start = world.start_worker
+
+        def start_old(task: object) -> SimWorker:
+            worker = start(task)  # type: ignore[arg-type]
+            if "MUSTER_LAUNCH_ID" in worker.task.environ:
+                worker.version = "v0"
+            return worker
+
+        world.start_worker = start_old  # type: ignore[method-assign]
+
+    plan = Plan(1, False, False, 1, 2, 120.0, (Wish(10.0, "start", "u0"),), ())
+    with installed():
+        world = World(plan, keep_trace=True)
+        wrong_version(world)
+        world.run()
+    assert world.violation is not None
+    assert world.violation.what == "the pool has 0 of 2 workers"
+    assert len(served(world)) == 1
+    assert not any("reserved" in line for line in world.lines or ())
+
+
+def test_a_storm_of_repairs_leaves_room_for_starts() -> None:
+    """gh agent-sandbox#1735: a reaper that feeds itself held 84 % of the quota."""
+    wishes = tuple(Wish(5.0 + n, "start", f"u{n}") for n in range(6))
+    world = live(
+        Fault(60.0, "zone_silent"),
+        Fault(61.0, "throttled", amount=60.0),
+        wishes=(*wishes, Wish(90.0, "restart", "u0")),
+        users=6,
+        pool=3,
+    )
+    spent = sum(priority is not Priority.START for _, _, priority in world.ecs.calls)
+    assert spent < 0.25 * 2 * (world.loop.now - world.plan.duration), "far below the read rate of the bucket"
+
+
+def test_two_refills_at_once_do_not_launch_twice() -> None:
+    """gh keda#7330: stale counts. Two managers run while the first one's launches are slow to report."""
+    slow = [Fault(0.1, "launch", "slow", 100.0)] * 3
+    world = live(Fault(0.0, "invoke_twice", "pool_manager"), *slow, pool=3)
+    assert calls(world, "RunTask") == 3 + 1
+
+
+def test_a_new_version_replaces_idle_workers_and_no_serving_one() -> None:
+    """gh keda#6440: an update that kills running work."""
+
+    def deploy(world: World) -> None:
+        def release() -> None:
+            world.version = "v2"
+
+        world.loop.after(100.0, release)
+
+    world = live(pool=2, tweak=deploy, duration=700.0)
+    assert len(served(world)) == 1
+    assert served(world)[0].version == "v1"
+    idle = [w for w in world.workers.values() if alive(w) and w.given is None]
+    assert [w.version for w in idle] == ["v2", "v2"]
+
+
+def test_blocked_work_does_not_lose_the_mark() -> None:
+    """gh bullmq#3183: two minutes of work that yields to nobody."""
+    world = live(tweak=lambda world: world.session_trouble.append("blocks"))
+    assert len(served(world)) == 1
+    assert not any("'fenced'" in line or "'lost'" in line for line in world.lines or ())
+
+
+def test_a_worker_that_is_away_for_less_than_its_lease_is_not_replaced() -> None:
+    """gh prefect#16459: a live run declared dead."""
+    assert EXIT_AFTER <= MARK_TTL
+    world = live(Fault(40.0, "cut_off", amount=18.0), Fault(90.0, "freeze", amount=18.0))
+    assert len(served(world)) == 1
+    assert alive(served(world)[0])
+
+
+@pytest.mark.parametrize("effect", range(10))
+@pytest.mark.parametrize("mode", ["crash_before", "crash_after"])
+def test_a_crash_between_any_two_effects_of_a_start_loses_nothing(effect: int, mode: str) -> None:
+    """gh prefect#20485: PENDING was written, RunTask was not called."""
+    world = live(Fault(9.0, mode, "worker_control", skip=effect))
+    assert view_of(world, "u0").live_mark is not None
+
+
+def test_blindness_kills_nobody_and_ends() -> None:
+    """gh prefect#18584: DescribeTasks is throttled while a worker dies without an event."""
+    world = live(
+        Fault(40.0, "blind", amount=240.0),
+        Fault(50.0, "event", "lost"),
+        Fault(51.0, "oom"),
+    )
+    assert len(served(world)) == 2
+    assert calls(world, "StopTask") == 0
