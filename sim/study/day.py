@@ -50,8 +50,8 @@ def day_of(users: int, random: np.random.Generator) -> Day:
     overnight = int((left >= DAY).sum())
     running = overnight + np.cumsum(arrivals - stops)
     hosts = running / f.PER_INSTANCE.value
-    crashes = random.poisson(running / f.CRASH_EVERY.value)
-    lost = random.poisson(hosts / f.HOST_LOSS_EVERY.value) * f.PER_INSTANCE.value
+    crashes = random.poisson(running / (f.CRASH_EVERY.value * 3600))
+    lost = random.poisson(hosts / (f.HOST_LOSS_EVERY.value * 3600)) * f.PER_INSTANCE.value
     return Day(
         users,
         arrivals.astype(np.float64),

@@ -63,17 +63,23 @@ CONTROL_CONCURRENCY = Figure(
     Origin.DECIDED,
     "worker_control at most; half of an account's default 1000",
 )
+START_PATIENCE = Figure(
+    (blueprint.RETRY_VISIBILITY + blueprint.RETRY_VISIBILITY_LATER).total_seconds(),
+    "s",
+    Origin.DECIDED,
+    "from the first to the third and last receive of a start whose call was throttled",
+)
 SWEEP_EVERY = Figure(60, "s", Origin.DECIDED, "every sweep lists every task once")
 
 SESSIONS_PER_USER = Figure(1.0, "a day", Origin.ASSUMED, "one start and one stop per user and day")
-OPEN_AT = Figure(9.5 * 3600, "s of the day", Origin.ASSUMED, "the market opens at 09:30")
+OPEN_AT = Figure(34_200, "s of the day", Origin.ASSUMED, "the market opens at 09:30")
 OPEN_SHARE = Figure(0.5, "of all starts", Origin.ASSUMED, "half of the users come for the open")
 OPEN_MEAN = Figure(600, "s", Origin.ASSUMED, "their delay after the open, exponential")
 SESSION_MEDIAN = Figure(3 * 3600, "s", Origin.ASSUMED, "log-normal, sigma 0.8, at most 16 h")
 SESSION_SIGMA = Figure(0.8, "", Origin.ASSUMED, "of the log-normal session length")
 SESSION_MOST = Figure(16 * 3600, "s", Origin.ASSUMED, "nobody stays for longer")
-CRASH_EVERY = Figure(500 * 3600, "s", Origin.ASSUMED, "a worker crashes once in 500 hours")
-HOST_LOSS_EVERY = Figure(2000 * 3600, "s", Origin.ASSUMED, "an instance is lost once in 2000 hours")
+CRASH_EVERY = Figure(500, "h", Origin.ASSUMED, "a worker crashes once in so long")
+HOST_LOSS_EVERY = Figure(2000, "h", Origin.ASSUMED, "an instance is lost once in so long")
 
 
 def all_figures() -> dict[str, Figure]:

@@ -10,7 +10,7 @@ from sim.study.report import Study
 
 
 def text(study: Study) -> str:
-    """Four tables: the answer, every fleet, the quotas under the best policy, the figures it all stands on."""
+    """Four tables: the answer, every fleet, the quotas under the calendar, the figures it all stands on."""
     return "\n\n".join([_answer(study), _fleets(study), _quotas(study), _figures()])
 
 
@@ -28,29 +28,27 @@ def _answer(study: Study) -> str:
             lines.append((policy, "none tried", study.binds[policy], "", "", "", ""))
             continue
         row = study.row(policy, cells)
-        lines.append(
-            (policy, cells, study.binds[policy], row.warm_percent, row.p50_s, row.p99_s, f"{row.total_usd:,}")
-        )
+        times = _seconds(row.p50_s), _seconds(row.p99_s)
+        lines.append((policy, cells, study.binds[policy], row.warm_percent, *times, f"{row.total_usd:,}"))
     told = f"{study.users:,} users, seed {study.seed}, at most {study.peak_running:,} sessions at once."
     best = f" The smallest bill: {study.cheapest[0]}, {study.cheapest[1]} cells." if study.cheapest else ""
     return f"{told}{best} Prices: {study.prices}.\n\n{_table(head, lines)}"
 
 
 def _fleets(study: Study) -> str:
-    head = (
-        "policy", "cells", "warm %", "p50 s", "p99 s", "worst s", "pool peak", "instances peak", "stops wait s",
-        "instances USD", "of it pool", "all USD a day",
-    )  # fmt: skip
-    return _table(
-        head,
-        (
-            (
-                r.policy, r.cells, r.warm_percent, r.p50_s, r.p99_s, r.worst_s, f"{r.pool_peak:,}",
-                f"{r.instances_peak:,}", r.stop_wait_s, f"{r.instances_usd:,}", f"{r.pool_usd:,}", f"{r.total_usd:,}",
-            )
-            for r in study.rows
-        ),
-    )  # fmt: skip
+    head = ["policy", "cells", "warm %", "p50 s", "p99 s", "worst s", "out of patience", "pool peak"]
+    head += ["instances peak", "stops wait s", "instances USD", "of it pool", "all USD a day"]
+    rows = []
+    for row in study.rows:
+        counts = row.out_of_patience, row.pool_peak, row.instances_peak, row.stop_wait_s
+        money = row.instances_usd, row.pool_usd, row.total_usd
+        times = (_seconds(time) for time in (row.p50_s, row.p99_s, row.worst_s))
+        rows.append((row.policy, row.cells, row.warm_percent, *times, *(f"{n:,}" for n in (*counts, *money))))
+    return _table(head, rows)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3f}" if value < 10 else f"{value:.0f}"
 
 
 def _quotas(study: Study) -> str:

@@ -76,17 +76,19 @@ def run(days: Sequence[Day], targets: Sequence[Series]) -> Course:
     return Course(warm, cold, launched, calls, pool, backlog)
 
 
-def start_latency(column: Course, shares: Sequence[float]) -> list[float]:
-    """Quantiles of the time to ready in one column: a claim, or the wait for a call and then a cold start.
+def call_waits(column: Course) -> Series:
+    """How long each cold start of one column waited for its call, shortest first.
 
-    The queue of cold starts is first come, first served, so the n-th to enter is the n-th to leave.
+    The queue is first come, first served, so the n-th to enter is the n-th to leave.
     """
     entered = np.repeat(np.arange(DAY), column.cold.astype(np.int64))
     left = np.repeat(np.arange(DAY), column.launched_cold.astype(np.int64))
     # Who still waits at midnight has waited at least until then.
     left = np.concatenate([left, np.full(entered.size - left.size, DAY)])
-    waits = np.sort(left - entered) + f.COLD_READY.value
-    hits = int(column.warm.sum(dtype=np.float64))
-    total = hits + waits.size
-    ranks = [min(int(share * total), total - 1) for share in shares]
-    return [f.WARM_READY.value if rank < hits else float(waits[rank - hits]) for rank in ranks]
+    return np.sort(left - entered).astype(np.float64)
+
+
+def start_latency(hits: int, waits: Series, share: float) -> float:
+    """A quantile of the time to ready over all starts: `hits` claims, the others a wait and a cold start."""
+    rank = min(int(share * (hits + waits.size)), hits + waits.size - 1)
+    return f.WARM_READY.value if rank < hits else f.COLD_READY.value + float(waits[rank - hits])

@@ -7,12 +7,12 @@ from pathlib import Path
 import matplotlib as mpl
 
 mpl.use("Agg")
-from matplotlib import pyplot as plt  # noqa: E402 - the backend is chosen first
-from matplotlib.figure import Figure  # noqa: E402
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 
-from sim.study import figures as f  # noqa: E402
-from sim.study.policies import POLICIES  # noqa: E402
-from sim.study.report import GOOD_P99_S, Run  # noqa: E402
+from sim.study import figures as f
+from sim.study.policies import POLICIES
+from sim.study.report import GOOD_P99_S, Run
 
 
 def draw(run: Run, cells: int, folder: Path) -> list[Path]:

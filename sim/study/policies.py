@@ -8,7 +8,7 @@ import numpy as np
 
 from muster.budget import Priority
 from sim.study import figures as f
-from sim.study.day import DAY, Day, Series, expected_arrivals
+from sim.study.day import Day, Series, expected_arrivals
 
 Policy = Callable[[Day], Series]
 

@@ -12,7 +12,7 @@ import numpy as np
 from muster import cost
 from sim.study import figures as f
 from sim.study.day import DAY, Day, Series, day_of
-from sim.study.model import Course, run, start_latency
+from sim.study.model import Course, call_waits, run, start_latency
 from sim.study.policies import POLICIES
 
 CELLS = (4, 5, 6, 8, 10, 12, 16, 24, 32)
@@ -23,7 +23,7 @@ _MONTHS_PER_DAY = 24 / cost.HOURS
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One policy at one number of cells. Counts are of the whole fleet unless they say cell; money is USD a day."""
+    """One policy at one number of cells. Counts are the whole fleet's unless they say cell; USD are a day's."""
 
     policy: str
     cells: int
@@ -31,6 +31,7 @@ class Row:
     p50_s: float
     p99_s: float
     worst_s: float
+    out_of_patience: int  #: starts that the real queue would have parked in its dead-letter queue meanwhile
     pool_peak: int
     instances_peak: int
     instances_peak_cell: int
@@ -59,7 +60,7 @@ class Study:
     prices: str
     peak_running: int
     rows: tuple[Row, ...]
-    #: The fewest cells at which each policy is good enough, and what forbids the next fewer; None: none tried is.
+    #: The fewest cells at which each policy is good enough (None: at none tried), and what forbids fewer.
     fewest: dict[str, int | None]
     binds: dict[str, str]
     #: Policy and cells of the good row with the smallest bill.
@@ -82,7 +83,7 @@ class Run:
 
 
 def study(users: int, seed: int, cells: Sequence[int] = CELLS) -> Run:
-    """Same users, seed and cells: same numbers. Cells are alike, so one of each size is run and multiplied."""
+    """Same users, seed and cells: same numbers. Cells are alike: one of each size is run and multiplied."""
     prices = cost.Prices.load()
     days = {count: day_of(ceil(users / count), np.random.default_rng([seed, count])) for count in cells}
     names = [(policy, count) for count in cells for policy in POLICIES]
@@ -123,7 +124,7 @@ def _reason(row: Row) -> str:
 
 
 def _row(policy: str, cells: int, day: Day, course: Course, prices: cost.Prices) -> Row:
-    p50, p99, worst = start_latency(course, [0.5, 0.99, 1.0])
+    hits, waits = int(course.warm.sum(dtype=np.float64)), call_waits(course)
     pool = course.pool.astype(np.float64)
     hosts = np.ceil((day.running + pool) / f.PER_INSTANCE.value)
     quotas = _quotas(day, course.calls.astype(np.float64), pool, float(hosts.max()))
@@ -133,22 +134,24 @@ def _row(policy: str, cells: int, day: Day, course: Course, prices: cost.Prices)
     month = cost.monthly(cost.FOOTPRINTS["prod"], load, prices)
     rest = sum(usd for part, usd in month.items() if part != "worker instances") * _MONTHS_PER_DAY
     hourly = prices.hourly("r6i.large") / cost.HOURS
+    p50, p99, worst = (round(start_latency(hits, waits, share), 3) for share in (0.5, 0.99, 1.0))
     return Row(
-        policy,
-        cells,
-        round(100 * float(course.warm.sum(dtype=np.float64) / day.demand.sum()), 1),
-        round(p50, 1),
-        round(p99, 1),
-        round(worst, 1),
-        round(float(pool.max())) * cells,
-        int(hosts.max()) * cells,
-        int(hosts.max()),
-        round(float(course.stop_backlog.max()) / f.MUTATE_RATE.value),
-        quotas,
-        max(quotas, key=lambda name: quotas[name]),
-        round(float(hosts.sum()) / 3600 * hourly * cells),
-        round(float(pool.sum()) / f.PER_INSTANCE.value / 3600 * hourly * cells),
-        round(rest * cells),
+        policy=policy,
+        cells=cells,
+        warm_percent=round(100 * hits / float(day.demand.sum()), 1),
+        p50_s=p50,
+        p99_s=p99,
+        worst_s=worst,
+        out_of_patience=int((waits > f.START_PATIENCE.value).sum()) * cells,
+        pool_peak=round(float(pool.max())) * cells,
+        instances_peak=int(hosts.max()) * cells,
+        instances_peak_cell=int(hosts.max()),
+        stop_wait_s=round(float(course.stop_backlog.max()) / f.MUTATE_RATE.value),
+        quotas=quotas,
+        tightest=max(quotas, key=lambda name: quotas[name]),
+        instances_usd=round(float(hosts.sum()) / 3600 * hourly * cells),
+        pool_usd=round(float(pool.sum()) / f.PER_INSTANCE.value / 3600 * hourly * cells),
+        rest_usd=round(rest * cells),
     )
 
 
