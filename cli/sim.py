@@ -12,9 +12,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from sim.install import installed
 from sim.plan import Plan, make_plan
 from sim.run import Outcome, Report, run_many, run_plan, shrink
-from sim.world import installed
 
 app = typer.Typer(invoke_without_command=True, no_args_is_help=False)
 
@@ -109,6 +109,6 @@ def _say_many(report: Report, console: Console) -> None:
     console.print(
         f"{report.seeds} seeds from {report.first_seed}, {report.steps} steps, "
         f"{sum(report.faults.values())} faults, {len(report.violations)} broken; worst overlap "
-        f"{report.worst_overlap_durable_s} s (durable), {report.worst_overlap_lossy_s} s (after lost writes); "
+        f"{report.worst_overlap_durable_s} s (durable), {report.worst_overlap_lossy_s} s (lost writes); "
         f"trace {report.trace_hash}"
     )

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from sim.workers import SimWorker
     from sim.world import World
 
+#: Faults that wait for the next effect of their target (or for the one after `skip` more): the process ends
+#: before or after it, the request or its answer is lost, or the process hangs before or after it.
+STRIKES = ("crash_before", "crash_after", "lost", "answer_lost", "pause", "stall")
+
 Strike = Callable[["World", Fault], None]
 
 
@@ -22,7 +26,7 @@ def strike(world: World, fault: Fault) -> None:
     """Let this fault happen now."""
     world.count(f"{fault.kind} {fault.target}".strip())
     world.trace("fault", fault.kind, str(fault))
-    if fault.kind in ("crash_before", "crash_after", "lost", "answer_lost", "pause"):
+    if fault.kind in STRIKES:
         world.armed.append([fault, fault.skip])
     else:
         _KINDS[fault.kind](world, fault)

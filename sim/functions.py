@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lambdas.maintenance import handler as maintenance
@@ -96,9 +97,7 @@ class Functions:
         for batch in batches:
             wire = asdict(batch) | {"buckets": list(batch.buckets)}
             event = {"source": "muster.sweep", "batch": wire}
-            self.world.effect(
-                "lambda", "invoke", lambda event=event: self.invoke("maintenance_worker", event)
-            )
+            self.world.effect("lambda", "invoke", partial(self.invoke, "maintenance_worker", event))
 
     def wake_pool(self) -> None:
         self.world.effect("lambda", "invoke", lambda: self.invoke("pool_manager", {"source": "muster.claim"}))
@@ -162,7 +161,7 @@ class Functions:
             failed = failed_records(answer, sent)
             for message_id in sent:
                 if message_id not in failed and self._queue.delete(handles[message_id]):
-                    self.world.handled(message_id)
+                    self.world.people.handled(message_id)
             self._queue.look_again()
 
         self._run("worker_control", event, done)

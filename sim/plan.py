@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
+from muster.blueprint import BRAKE_MINIMUM
+
 #: Virtual wall time at which every history begins.
 START = 1_800_000_000.0
 
@@ -62,7 +64,7 @@ class Plan:
 
 
 _FUNCTIONS = ("worker_control", "maintenance", "maintenance_worker", "pool_manager")
-_MODES = ("crash_before", "crash_after", "lost", "answer_lost", "pause")
+_MODES = ("crash_before", "crash_after", "lost", "answer_lost", "pause", "stall")
 
 
 def make_plan(seed: int) -> Plan:
@@ -80,7 +82,7 @@ def make_plan(seed: int) -> Plan:
         pool_target=rng.choice((0, 1, 2, 3)),
         duration=duration,
         wishes=wishes,
-        faults=_faults(rng, wishes, duration, lossy=lossy),
+        faults=_faults(rng, wishes, users, duration, lossy=lossy),
     )
 
 
@@ -104,7 +106,9 @@ def _wishes(rng: Random, users: int, duration: float) -> tuple[Wish, ...]:
 _KINDS = ("strike",) * 6 + ("worker",) * 4 + ("store",) * 4 + ("ecs",) * 6 + ("aws",) * 3
 
 
-def _faults(rng: Random, wishes: tuple[Wish, ...], duration: float, *, lossy: bool) -> tuple[Fault, ...]:
+def _faults(
+    rng: Random, wishes: tuple[Wish, ...], users: int, duration: float, *, lossy: bool
+) -> tuple[Fault, ...]:
     """Mostly around what people do, because that is when something can be cut in half. Some seeds have a
     theme: few kinds of faults, and many of them."""
     count = rng.choice((0, 1, 2, 3, 4, 6, 8))
@@ -120,6 +124,8 @@ def _faults(rng: Random, wishes: tuple[Wish, ...], duration: float, *, lossy: bo
             faults.append(replace(rng.choice(themes), at=at, skip=rng.choice((0, 1, 2, 3, 5))))
         else:
             faults.append(_fault(rng, at, rng.choice(_KINDS), lossy=lossy))
+    if users >= BRAKE_MINIMUM and rng.random() < 0.25:
+        faults.append(Fault(rng.uniform(duration / 3, duration), "zone_silent"))
     return tuple(sorted(faults, key=lambda fault: fault.at))
 
 
@@ -127,12 +133,12 @@ def _fault(rng: Random, at: float, kind: str, *, lossy: bool) -> Fault:
     if kind == "strike":
         target = rng.choice((*_FUNCTIONS, "worker_control", "worker", "worker"))
         mode = rng.choice(_MODES)
-        amount = rng.choice((0.2, 2.0, 15.0, 59.0, 100.0)) if mode == "pause" else 0.0
+        amount = rng.choice((0.2, 2.0, 15.0, 28.0, 59.0, 100.0)) if mode in ("pause", "stall") else 0.0
         return Fault(at, mode, target, amount, rng.choice((0, 0, 1, 2, 3, 5, 8)))
     if kind == "worker":
         return rng.choice(
             (
-                Fault(at, "freeze", amount=rng.choice((2.0, 12.0, 26.0, 35.0, 70.0))),
+                Fault(at, "freeze", amount=rng.choice((2.0, 12.0, 26.0, 28.0, 35.0, 70.0))),
                 Fault(at, "oom"),
                 Fault(at, "cut_off", amount=rng.choice((5.0, 20.0, 40.0, 80.0))),
                 Fault(at, "session_fails", amount=rng.choice((1.0, 2.0))),

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from typing import Any
 
+from sim.install import installed
 from sim.plan import Plan, make_plan
-from sim.world import World, installed
+from sim.world import World
 
 #: Seeds one task of a parallel run takes: enough to make its overhead vanish, few enough for a live progress.
 CHUNK = 25
@@ -60,7 +61,7 @@ def run_seeds(seeds: range) -> list[Outcome]:
 
 
 def shrink(plan: Plan, violation: str) -> Plan:
-    """The smallest plan found, by leaving out one fault or wish at a time, that still breaks this invariant."""
+    """The smallest plan found that still breaks this invariant, by leaving out one happening at a time."""
 
     def still_fails(smaller: Plan) -> bool:
         return run_plan(smaller)[0].violation == violation
@@ -106,7 +107,7 @@ class Report:
 
 
 def run_many(
-    first: int, count: int, *, processes: int, progress: Callable[[Report], None] = lambda report: None
+    first: int, count: int, *, processes: int, progress: Callable[[Report], None] = lambda _: None
 ) -> Report:
     """Seeds `first` to `first + count - 1`. The report does not depend on the number of processes."""
     report = Report(first)

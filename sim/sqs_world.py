@@ -58,7 +58,7 @@ class SimQueue:
         self._sqs = sqs
         self._seen: dict[str, float] = {}
         #: Called when something can be received, now or later.
-        self.on_visible: Callable[[float], None] = lambda seconds: None
+        self.on_visible: Callable[[float], None] = lambda _: None
         self.duplicates = 0  #: the next so many receives leave the message visible (standard) or come twice
 
     def put(
@@ -122,7 +122,7 @@ class SimQueue:
             self.on_visible(max(0.0, soonest - self._sqs.world.loop.now))
 
     def _current(self, handle: str) -> Message | None:
-        """The message of this receipt, if the receipt is still good: a FIFO receipt dies with its visibility."""
+        """The message of this receipt, if it is still good: a FIFO receipt dies with its visibility."""
         now = self._sqs.world.loop.now
         for message in self.messages:
             if message.handle == handle and (message.visible_at > now or not self.spec.fifo):
@@ -138,7 +138,7 @@ class SqsWorld:
         self.numbers = iter(range(1, 1_000_000))
         self.queues = {spec.name: SimQueue(self, spec) for spec in QUEUES}
         self.away_until = 0.0
-        self.on_dead_letter: Callable[[SimQueue, Message], None] = lambda queue, message: None
+        self.on_dead_letter: Callable[[SimQueue, Message], None] = lambda *_: None
 
     def to_dead_letters(self, queue: SimQueue, message: Message) -> None:
         queue.messages.remove(message)
@@ -160,21 +160,21 @@ class SqsWorld:
             if self.away_until > self.world.loop.now:
                 raise EndpointConnectionError(endpoint_url="sqs")
 
-        def lost() -> Exception:
+        def lost() -> Any:
             return ClientError(
                 {"Error": {"Code": "InternalError", "Message": "no answer"}, "ResponseMetadata": {}}, name
             )
 
         return self.world.effect("sqs", name, do, reach=reach, lost=lost)
 
-    def send_message(self, **request: Any) -> dict[str, Any]:
+    def send_message(self, **request: Any) -> Any:
         queue = self.queues[request["QueueUrl"]]
         return self._effect(
             "send",
             lambda: self._put(queue, [request]),
         )
 
-    def send_message_batch(self, **request: Any) -> dict[str, Any]:
+    def send_message_batch(self, **request: Any) -> Any:
         queue = self.queues[request["QueueUrl"]]
         return self._effect("send", lambda: self._put(queue, request["Entries"]))
 
@@ -187,15 +187,15 @@ class SqsWorld:
                 entry.get("MessageAttributes"),
             )
             if message is not None:
-                self.world.sent(queue, message)
+                self.world.people.sent(queue, message)
         return {}
 
-    def receive_message(self, **request: Any) -> dict[str, Any]:
+    def receive_message(self, **request: Any) -> Any:
         queue = self.queues[request["QueueUrl"]]
         most = request["MaxNumberOfMessages"]
         return self._effect("receive", lambda: {"Messages": [m.received() for m in queue.receive(most)]})
 
-    def delete_message(self, **request: Any) -> dict[str, Any]:
+    def delete_message(self, **request: Any) -> Any:
         queue = self.queues[request["QueueUrl"]]
 
         def delete() -> dict[str, Any]:
@@ -207,14 +207,12 @@ class SqsWorld:
 
         return self._effect("delete", delete)
 
-    def change_message_visibility(self, **request: Any) -> dict[str, Any]:
+    def change_message_visibility(self, **request: Any) -> Any:
         queue = self.queues[request["QueueUrl"]]
         seconds = float(request["VisibilityTimeout"])
-        return self._effect(
-            "visibility", lambda: {"": queue.change_visibility(request["ReceiptHandle"], seconds)}
-        )
+        return self._effect("visibility", lambda: queue.change_visibility(request["ReceiptHandle"], seconds))
 
-    def change_message_visibility_batch(self, **request: Any) -> dict[str, Any]:
+    def change_message_visibility_batch(self, **request: Any) -> Any:
         queue = self.queues[request["QueueUrl"]]
 
         def change() -> dict[str, Any]:

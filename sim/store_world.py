@@ -1,4 +1,4 @@
-"""Valkey as the system meets it: away, slow, cut off, failing over with and without losing the last writes."""
+"""Valkey as the system meets it: away, slow, cut off, failing over with or without the last writes."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class SimClient:
     def set(self, key: str, value: Any, ex: int) -> Any:
         return self.execute_command("SET", key, value, "EX", ex)
 
-    def _round_trip(self, batch: list[tuple[Any, ...]]) -> list[Any]:
+    def _round_trip(self, batch: list[tuple[Any, ...]]) -> Any:
         world, store = self._store.world, self._store
 
         def reach() -> None:
@@ -162,25 +162,26 @@ class SimClient:
 
 
 class _Pipeline:
-    def __init__(self, run: Callable[[list[tuple[Any, ...]]], list[Any]]) -> None:
+    def __init__(self, run: Callable[[list[tuple[Any, ...]]], Any]) -> None:
         self._run = run
         self._batch: list[tuple[Any, ...]] = []
 
     def execute_command(self, *words: Any) -> None:
         self._batch.append(words)
 
-    def execute(self, *, raise_on_error: bool) -> list[Any]:
+    def execute(self, *, raise_on_error: bool) -> Any:
         assert not raise_on_error
         return self._run(self._batch)
 
 
 class FakeRedisBackend:
-    """fakeredis in the place of `MiniStore`, to show that both give the same history. Needs a patched clock."""
+    """fakeredis in the place of `MiniStore`, to show that both give the same history. Patch the clock."""
 
     def __init__(self, publish: Callable[[str, str], None]) -> None:
         import fakeredis
 
-        self._client = fakeredis.FakeRedis(server=fakeredis.FakeServer(), decode_responses=True)
+        client: Any = fakeredis.FakeRedis
+        self._client = client(server=fakeredis.FakeServer(), decode_responses=True)
         self._pubsub = self._client.pubsub(ignore_subscribe_messages=True)
         self._pubsub.psubscribe("*")
         self._pubsub.get_message()
@@ -208,7 +209,9 @@ class FakeRedisBackend:
         return self._client.get(key)
 
     def snapshot(self) -> Any:
-        return {key: (self._client.dump(key), self._client.pexpiretime(key)) for key in self._client.keys()}
+        return {
+            key: (self._client.dump(key), self._client.pexpiretime(key)) for key in self._client.scan_iter()
+        }
 
     def restore(self, snapshot: Any) -> None:
         self._client.flushall()

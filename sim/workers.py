@@ -115,7 +115,7 @@ class TurnLock:
 class SimHeart(Heart):
     """The real heart; its thread is one of the simulator's."""
 
-    def __init__(self, me: Me, ctx: Context, *, wait: Callable[[float], Any]) -> None:
+    def __init__(self, me: Me, ctx: Context, *, wait: Callable[[float], Any]) -> None:  # noqa: ARG002
         self.worker = cast("SimWorker", cast(Any, me.clock).worker)
         super().__init__(me, ctx, wait=self.worker.pause, die=self.worker.die)
         self._lock = cast(Any, TurnLock(self.worker.world))

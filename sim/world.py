@@ -2,62 +2,42 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from random import Random
 from typing import Any
-from unittest.mock import patch
 
-from lambdas import telemetry, wiring
-from muster import blueprint
-from muster import keys as core_keys
+from lambdas import wiring
 from muster import store as core_store
 from muster.blueprint import POOL_CLAIM, WORKER_CONTROL, WORKER_CONTROL_DLQ
 from muster.budget import CallBudget, Priority
 from muster.claims import SqsChannel, ValkeyChannel
-from muster.commands import Action, Command
 from muster.deps import Deps
 from muster.errors import TryLater
 from muster.launchers import ecs as ecs_launcher
 from muster.model import Assignment
 from muster.queues import SqsCommands
 from muster.settings import Settings
-from sim.ecs_world import SIM_MUTATE, SIM_READ, EcsWorld, SimTask
+from sim.audit import HOOKS, Invariant, first_gap
+from sim.ecs_world import EcsWorld, SimTask
 from sim.faults import heal, strike
-from sim.functions import HANDLER_MODULES, Functions
-from sim.invariants import HOOKS, INVARIANTS, Invariant, first_gap
+from sim.functions import Functions
+from sim.invariants import INVARIANTS
 from sim.loop import Actor, Killed, Loop
-from sim.plan import START, Fault, Plan, Wish
-from sim.sqs_world import Message, SimQueue, SqsWorld
+from sim.people import People
+from sim.plan import START, Fault, Plan
+from sim.sqs_world import SqsWorld
 from sim.store_world import Backend, SimClient, StoreWorld
-from sim.workers import CONTROL_CHANNEL, FLIGHT_S, SimControl, SimHeart, SimSession, SimWorker
-from worker import boot
+from sim.workers import CONTROL_CHANNEL, FLIGHT_S, SimSession, SimWorker
 
 #: How long the system may take to be whole again: a task that never starts is given 30 minutes, then backoff.
 SETTLE_S = 3000.0
 #: How long nothing at all may happen once it is whole: two sweeps.
 QUIET_S = 130.0
-SIM_BUCKETS = 4
-
-
-@dataclass(slots=True)
-class Sent:
-    """One command that the queue accepted."""
-
-    command: dict[str, Any]
-    state: str = "queued"  #: queued, done, dead
-
-    @property
-    def issued_at(self) -> float:
-        return datetime.fromisoformat(self.command["issued_at"]).timestamp()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +66,6 @@ class World:
         self.users = [f"u{n}" for n in range(plan.users)]
         self.workers: dict[str, SimWorker] = {}
         self.serving: dict[str, list[SimWorker]] = {user: [] for user in self.users}
-        self.commands: dict[str, Sent] = {}
-        self._command_of: dict[str, str] = {}
-        self._numbers = itertools.count(1)
         self.session_trouble: list[str] = []
         self.deaf_until = 0.0
         self.healed_at: float | None = None
@@ -97,16 +74,16 @@ class World:
         self.handler_errors: list[str] = []
         self._waiters: list[Callable[[], None]] = []
         made: Backend | None = backend(self._hear) if backend else None
-        self.store_world = StoreWorld(self, lossy=plan.lossy, backend=made)
+        self.store_world: StoreWorld = StoreWorld(self, lossy=plan.lossy, backend=made)
         self.store_world.listen(self._hear)
         self.client = SimClient(self.store_world)
         self.client.world = self  # type: ignore[attr-defined]
         self.store = core_store.Store(self.client, wait_replica=plan.lossy)
         self.sqs = SqsWorld(self)
-        self.sqs.on_dead_letter = self._dead
+        self.people = People(self)
         self.sqs.queues[POOL_CLAIM.name].on_visible = lambda seconds: self._wake_later(seconds)
-        self.ecs = EcsWorld(self)
-        self.functions = Functions(self)
+        self.ecs: EcsWorld = EcsWorld(self)
+        self.functions: Functions = Functions(self)
         self.invariants: list[Invariant] = [kind(self) for kind in INVARIANTS]
         self.script_names = _script_names()
         self._auditors = {
@@ -118,9 +95,9 @@ class World:
         wiring.use(self._wiring())
         loop, plan = self.loop, self.plan
         for wish in plan.wishes:
-            loop.after(wish.at, lambda wish=wish: self._grant(wish))
+            loop.after(wish.at, partial(self.people.grant, wish))
         for fault in plan.faults:
-            loop.after(fault.at, lambda fault=fault: strike(self, fault))
+            loop.after(fault.at, partial(strike, self, fault))
         self.functions.start()
         loop.after(10.0, self._tick)
         try:
@@ -163,6 +140,9 @@ class World:
     def trace_hash(self) -> str:
         return self._hash.hexdigest()
 
+    def duplicate(self, queue: str) -> None:
+        self.sqs.queues[queue].duplicates += 1
+
     def count(self, what: str) -> None:
         self.faults[what] += 1
 
@@ -175,7 +155,7 @@ class World:
         reach: Callable[[], None] = lambda: None,
         lost: Callable[[], Exception] = lambda: TryLater("no answer"),
     ) -> Any:
-        """One effect of the running actor on the outside: the point where it can crash, wait or be lied to."""
+        """One effect of the running actor on the outside: here it can crash, wait or be lied to."""
         actor = self.loop.actor
         assert actor is not None, f"{service} {name} outside of an actor"
         if actor.dead:
@@ -193,6 +173,11 @@ class World:
         self.trace(actor.name, service, name, mode)
         if mode == "crash_after":
             self._crash(actor)
+        if mode == "stall":
+            # The whole process hangs; what it asked for has been done, and the answer waits in its socket.
+            actor.frozen_until = max(actor.frozen_until, self.loop.now + amount)
+            if isinstance(actor, SimWorker):
+                actor.acting_faults_until = actor.frozen_until
         self.loop.sleep(self._latency())
         if mode == "answer_lost":
             raise lost()
@@ -262,69 +247,11 @@ class World:
     def claims_on_valkey(self) -> bool:
         return self.plan.claims_on_valkey
 
-    # People ---------------------------------------------------------------------------------------------
-
-    def _grant(self, wish: Wish) -> None:
-        if wish.action == "redrive":
-            moved = self.sqs.redrive(WORKER_CONTROL_DLQ.name, WORKER_CONTROL.name)
-            self.trace("person", "redrive", str(moved))
-            return
-        queue = self.sqs.queues[WORKER_CONTROL.name]
-        if wish.action == "garbage":
-            queue.put('{"action":"fly","user_id":"u0"}', wish.user, f"garbage-{self.loop.now}")
-            return
-        command = Command(
-            action=Action(wish.action),
-            user_id=wish.user,
-            command_id=f"c-{next(self._numbers):03d}-{wish.action}",
-            issued_at=datetime.fromtimestamp(round(self.loop.now, 3), UTC),
-        )
-        self.trace("person", wish.action, wish.user, command.command_id)
-
-        def send() -> None:
-            message = queue.put(command.body(), command.user_id, command.dedup_id)
-            if message is None:
-                self.audit("swallowed", command.command_id)
-            else:
-                self.sent(queue, message)
-
-        self.loop.after(wish.late, send)
-
-    def duplicate(self, queue: str) -> None:
-        self.sqs.queues[queue].duplicates += 1
-
-    def sent(self, queue: SimQueue, message: Message) -> None:
-        """A queue has accepted a message."""
-        self.trace("sqs", "accepted", queue.spec.name, message.message_id)
-        if queue.spec.name == POOL_CLAIM.name:
-            return
-        body = json.loads(message.body)
-        command_id = body.get("command_id", message.message_id)
-        if queue.spec.name == WORKER_CONTROL_DLQ.name:
-            if command_id in self.commands:
-                self.commands[command_id].state = "dead"
-            return
-        key = f"{command_id}/{body['user_id']}/{body.get('seen_epoch', '')}/{message.message_id}"
-        self.commands[key] = Sent(body)
-        self._command_of[message.message_id] = key
-
-    def handled(self, message_id: str) -> None:
-        """The event source has deleted a message after success."""
-        sent = self.commands.get(self._command_of.get(message_id, ""))
-        if sent is not None and sent.state != "dead":
-            sent.state = "done"
-
-    def _dead(self, queue: SimQueue, message: Message) -> None:  # noqa: ARG002
-        if sent := self.commands.get(self._command_of.get(message.message_id, "")):
-            sent.state = "dead"
-
     def failed(self, actor: Actor, error: Exception) -> None:
         """An invocation ended with an exception."""
         self.trace(actor.name, "failed", type(error).__name__)
         if not isinstance(error, TryLater):
             self.handler_errors.append(f"{actor.name}: {error!r}")
-
-    # Workers --------------------------------------------------------------------------------------------
 
     def start_worker(self, task: SimTask) -> SimWorker:
         worker = SimWorker(self, task)
@@ -367,7 +294,7 @@ class World:
             return
         for worker in [w for w in self.workers.values() if w.control is not None and not w.dead]:
             delay = self._latency()
-            self.loop.after(delay, lambda w=worker: w.spawn(lambda: w.hear(body)))
+            self.loop.after(delay, partial(worker.spawn, partial(worker.hear, body)))
 
     def await_claim(self, until: float) -> None:
         """Suspend until a claim may be there, or until the time is over."""
@@ -391,8 +318,6 @@ class World:
 
     def _wake_later(self, seconds: float) -> None:
         self.loop.after(seconds, self.wake_waiters)
-
-    # Auditors -------------------------------------------------------------------------------------------
 
     def audit_script(self, words: tuple[Any, ...], reply: Any) -> None:
         name = self.script_names[words[1]]
@@ -432,30 +357,3 @@ def _script_names() -> dict[str, str]:
     """sha -> name: what the trace calls a step, and what the auditors are told of."""
     folder = Path(core_store.__file__).parent / "lua"
     return {core_store._source(path)[1]: path.stem for path in folder.glob("[a-z]*.lua")}
-
-
-@contextmanager
-def installed() -> Iterator[None]:
-    """Let the real code of this process run in simulated worlds: virtual threads, no output."""
-    with ExitStack() as stack:
-        for target, name, new in (
-            (boot, "Heart", SimHeart),
-            (boot, "Control", SimControl),
-            (boot, "_log", lambda message: None),  # noqa: ARG005
-            (boot, "_start_latency", lambda given: None),  # noqa: ARG005
-            (traceback, "print_exc", lambda: None),
-            (telemetry.Emitter, "add", lambda self, *rest, **more: None),  # noqa: ARG005
-            (telemetry.Emitter, "flush", lambda self: None),  # noqa: ARG005
-            (ecs_launcher, "ECS_MUTATE", SIM_MUTATE),
-            (ecs_launcher, "ECS_READ", SIM_READ),
-            # A handful of users: 256 buckets would be 250 empty questions per sweep.
-            (blueprint, "INDEX_BUCKETS", SIM_BUCKETS),
-            (core_keys, "INDEX_BUCKETS", SIM_BUCKETS),
-            (wiring, "_wiring", None),
-        ):
-            stack.enter_context(patch.object(target, name, new))
-        for module in HANDLER_MODULES:
-            level = module.log.log_level
-            module.log.setLevel("CRITICAL")
-            stack.callback(module.log.setLevel, level)
-        yield

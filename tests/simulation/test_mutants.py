@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from sim.install import installed
 from sim.mutants import MUTANTS, Mutant
 from sim.plan import make_plan
 from sim.run import run_plan
-from sim.world import installed
 
 #: A mutant must be found within this many seeds of the place where its hunt begins.
 WITHIN = 2000

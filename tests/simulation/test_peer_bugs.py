@@ -8,10 +8,11 @@ import pytest
 
 from muster.blueprint import EXIT_AFTER, MARK_TTL
 from muster.budget import Priority
-from sim.invariants import view_of
+from sim.audit import view_of
+from sim.install import installed
 from sim.plan import Fault, Plan, Wish
 from sim.workers import SimWorker
-from sim.world import World, installed
+from sim.world import World
 
 
 def live(
@@ -59,14 +60,14 @@ def test_one_claim_delivered_twice_gets_one_worker(on_valkey: bool) -> None:
 
 @pytest.mark.parametrize("effect", range(8))
 def test_an_allocation_whose_answer_was_lost_is_not_held_for_ever(effect: int) -> None:
-    """gh agones#607: any answer on the way of a warm start is lost; the user is served and the pool full again."""
+    """gh agones#607: any answer on the way of a warm start is lost; the pool is full again."""
     for target in ("worker_control", "worker"):
         world = live(Fault(9.0, "answer_lost", target, skip=effect), pool=2)
         assert view_of(world, "u0").live_mark is not None
 
 
 def test_a_live_worker_is_not_killed_as_an_orphan() -> None:
-    """gh terraform-aws-github-runner#4391, #167: sweeps cut short, stale lists, blind descriptions, lost events."""
+    """gh terraform-aws-github-runner#4391, #167: sweeps cut short, stale lists, blind descriptions."""
     world = live(
         *(Fault(at, "crash_before", "maintenance_worker", skip=1) for at in (30.0, 90.0, 150.0)),
         Fault(20.0, "stale", amount=60.0),
@@ -99,8 +100,8 @@ def test_no_start_is_lost(fault: Fault) -> None:
 
 
 def test_a_pool_that_can_take_no_claim_gets_none() -> None:
-    """gh OpenHands-Cloud#866: workers of the wrong version wait for ever and nobody notices. Here they leave, the
-    user is served by a cold start, and the pool's emptiness is seen."""
+    """gh OpenHands-Cloud#866: workers of the wrong version wait for ever and nobody notices. Here they leave,
+    the user is served by a cold start, and the pool's emptiness is seen."""
 
     def wrong_version(world: World) -> None:
         start = world.start_worker

@@ -1,4 +1,4 @@
-"""The simulator: the same seed is the same history, a thousand seeds keep every promise, and it can be believed."""
+"""The simulator: one seed is one history, and a thousand of them keep every promise."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from unittest.mock import patch
 
 import pytest
 
+from sim.install import installed
 from sim.plan import make_plan
 from sim.run import run_many, run_plan, run_seeds, shrink
 from sim.store_world import FakeRedisBackend
-from sim.world import World, installed
+from sim.world import World
 
 
 def _cli(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
