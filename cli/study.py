@@ -23,7 +23,7 @@ def study(
     if plots is not None:
         from sim.study.plots import draw
 
-        cells = made.study.cheapest[1] if made.study.cheapest else report.CELLS[-1]
+        cells = made.study.advised or report.CELLS[-1]
         for path in draw(made, cells, plots):
             typer.echo(str(path), err=True)
     typer.echo(json.dumps(made.study.to_dict()) if as_json else markdown.text(made.study))

@@ -31,7 +31,7 @@ def _answer(study: Study) -> str:
         times = _seconds(row.p50_s), _seconds(row.p99_s)
         lines.append((policy, cells, study.binds[policy], row.warm_percent, *times, f"{row.total_usd:,}"))
     told = f"{study.users:,} users, seed {study.seed}, at most {study.peak_running:,} sessions at once."
-    best = f" The smallest bill: {study.cheapest[0]}, {study.cheapest[1]} cells." if study.cheapest else ""
+    best = f" Advised: {study.advised} cells." if study.advised else ""
     return f"{told}{best} Prices: {study.prices}.\n\n{_table(head, lines)}"
 
 

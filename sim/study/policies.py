@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -35,11 +36,14 @@ def adaptive(day: Day) -> Series:
     return _quantile(np.concatenate([rate[-1:], rate[:-1]]))
 
 
-def calendar(day: Day) -> Series:
-    """Adaptive, and before the open as many as the spike takes faster than the bucket gives them back."""
+def calendar(day: Day, expects: float = 1.0) -> Series:
+    """Adaptive, and before the open as many as the spike takes faster than the bucket gives them back.
+
+    `expects` is the share of the true open that the calendar was told of.
+    """
     refill = FILL_SHARE * f.MUTATE_RATE.value
     opens = int(f.OPEN_AT.value)
-    expected = expected_arrivals(day.users)
+    expected = expects * expected_arrivals(day.users)
     ahead = np.cumsum(expected[opens : opens + WINDOW_AFTER_S] - refill)
     needed = max(0.0, float(ahead.max()))
     needed = np.ceil(needed + QUANTILE * np.sqrt(max(needed, 1.0)))
@@ -60,10 +64,14 @@ def _quantile(rate: Series) -> Series:
     return target
 
 
+#: No forecast is exact, and the model's calendar is: this one was told of a fifth fewer users.
+SHORT_CALENDAR = "calendar, 20 % short"
+
 POLICIES: dict[str, Policy] = {
     "none": fixed(0),
     "fixed 4": fixed(4),
     "fixed 1000": fixed(1000),
     "adaptive": adaptive,
     "calendar": calendar,
+    SHORT_CALENDAR: partial(calendar, expects=0.8),
 }

@@ -13,7 +13,7 @@ from muster import cost
 from sim.study import figures as f
 from sim.study.day import DAY, Day, Series, day_of
 from sim.study.model import Course, call_waits, run, start_latency
-from sim.study.policies import POLICIES
+from sim.study.policies import POLICIES, SHORT_CALENDAR
 
 CELLS = (4, 5, 6, 8, 10, 12, 16, 24, 32)
 #: A fleet is good enough when 99 of 100 starts need no longer than an unhindered cold start.
@@ -23,7 +23,7 @@ _MONTHS_PER_DAY = 24 / cost.HOURS
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One policy at one number of cells. Counts are the whole fleet's unless they say cell; USD are a day's."""
+    """One policy at one number of cells. Counts are of the whole fleet unless they say cell, USD of a day."""
 
     policy: str
     cells: int
@@ -63,8 +63,8 @@ class Study:
     #: The fewest cells at which each policy is good enough (None: at none tried), and what forbids fewer.
     fewest: dict[str, int | None]
     binds: dict[str, str]
-    #: Policy and cells of the good row with the smallest bill.
-    cheapest: tuple[str, int] | None
+    #: The fewest cells that also forgive a calendar that was told too little.
+    advised: int | None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -99,8 +99,6 @@ def study(users: int, seed: int, cells: Sequence[int] = CELLS) -> Run:
         fewest[policy] = least = min((row.cells for row in mine if row.good), default=None)
         short = [row for row in mine if least is None or row.cells < least]
         binds[policy] = _reason(short[-1]) if short else "nothing tried here"
-    good = [row for row in rows if row.good]
-    cheapest = min(good, key=lambda row: row.total_usd) if good else None
     return Run(
         Study(
             users,
@@ -110,7 +108,7 @@ def study(users: int, seed: int, cells: Sequence[int] = CELLS) -> Run:
             tuple(rows),
             fewest,
             binds,
-            (cheapest.policy, cheapest.cells) if cheapest else None,
+            fewest[SHORT_CALENDAR],
         ),
         days,
         courses,
