@@ -14,6 +14,8 @@ from fastapi import FastAPI
 from api.app import create_app
 from api.auth import StaticToken
 from api.fleet import Fleet
+from api.orders import OrderDesk
+from api.routes import orders
 from muster.clients import aws_client, valkey_client
 from muster.errors import Refused
 from muster.settings import Settings
@@ -28,7 +30,8 @@ def build(environ: Mapping[str, str]) -> FastAPI:
         raise Refused(f"{TOKEN_VARIABLE} is not set; it holds the token that callers must show")
     settings = Settings.from_env(environ)
     store = Store(valkey_client(settings), wait_replica=settings.valkey_wait_replica)
-    return create_app(Fleet(store, aws_client(settings, "sqs"), settings), StaticToken(token))
+    fleet = Fleet(store, aws_client(settings, "sqs"), settings)
+    return create_app(fleet, StaticToken(token), orders.router(OrderDesk(store)))
 
 
 @cache

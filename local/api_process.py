@@ -32,7 +32,6 @@ def main() -> None:
     threading.Thread(target=_end_with_the_engine, daemon=True).start()
     settings = Settings.from_env(os.environ)
     store = Store(valkey_client(settings))
-    store = Store(valkey_client(settings))
     jobs_url = settings.valkey_url.replace("redis", "valkey", 1)
     app = create_app(
         Fleet(store, aws_client(settings, "sqs"), settings, logs=arguments.logs),

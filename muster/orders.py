@@ -30,7 +30,13 @@ MOST_LOOKS = 30
 #: this, and what is unanswered then is in the dead-letter queue.
 AWAY_PAUSE = timedelta(seconds=120)
 
-OrderId = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="1-64 of A-Z a-z 0-9 . _ -")]
+OrderId = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        description="1-64 of A-Z a-z 0-9 . _ -, the first a letter or digit",
+    ),
+]
 
 
 class FillCheck(BaseModel):
