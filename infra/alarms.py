@@ -109,6 +109,19 @@ def alarms(metrics: Metrics) -> Iterator[Alarm]:
         missing=_SILENCE_IS_BAD,
     )
     yield Alarm(
+        "{env}-jobs-waiting",
+        "A job has waited for a worker for more than ten minutes.",
+        metrics.own("JobsOldestSeconds", "Maximum"),
+        600,
+        periods=3,
+    )
+    yield Alarm(
+        "{env}-jobs-poisoned",
+        "A job failed as often as it may and will not be tried again.",
+        metrics.own("JobsPoisoned", "Maximum"),
+        0,
+    )
+    yield Alarm(
         "{env}-valkey-evictions",
         "Valkey evicts keys: marks may vanish under live workers.",
         metrics.valkey("Evictions", "Sum"),

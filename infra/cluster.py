@@ -26,14 +26,12 @@ ROOT = Path(__file__).resolve().parent.parent
 CONTAINER = "worker"
 #: The user of the images; a number, because the host has no name for it.
 UNPRIVILEGED = "10001:10001"
-#: `--no-launch`: a container cannot start its peers; whoever enqueues does.
+#: `--no-launch`: a container cannot start its peers; pool_manager does, and names the pool to each.
 JOB_COMMAND = [
     "python",
     "-m",
     "worker",
     "jobs",
-    "--pool",
-    "default",
     "--no-launch",
     "--results",
     "/tmp/results",
@@ -156,7 +154,7 @@ class ClusterStack(cdk.Stack):
             environment=shared_variables(self._environment, self.image.asset_hash)
             | self._queues.variables()
             | self._cache.variables(role)
-            | ({"MUSTER_JOBS_URL": self._cache.url} if role is Role.JOB_WORKER else {}),
+            | ({"MUSTER_JOBS_URL": "settings:"} if role is Role.JOB_WORKER else {}),
             logging=ecs.LogDriver.aws_logs(
                 stream_prefix=role.user,
                 log_group=logs,

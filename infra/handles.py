@@ -143,6 +143,7 @@ class Fleet:
         in_cluster = {"ArnEquals": {"ecs:cluster": self.cluster_arn}}
         return {
             On.TASK_DEFINITIONS: Scope([self.task_definition_arn], in_cluster),
+            On.JOB_TASK_DEFINITIONS: Scope([self.job_task_definition_arn], in_cluster),
             On.TASKS: Scope([self.task_arns], in_cluster, RUNTIME_NAMES),
             On.NEW_TASKS: Scope(
                 [self.task_arns], {"StringEquals": {"ecs:CreateAction": "RunTask"}}, RUNTIME_NAMES
@@ -159,6 +160,7 @@ class Fleet:
             "MUSTER_LAUNCHER": "ecs",
             "MUSTER_CLUSTER": self.cluster_name,
             "MUSTER_TASK_DEFINITION": self.task_definition_arn,
+            "MUSTER_JOB_TASK_DEFINITION": self.job_task_definition_arn,
             "MUSTER_CAPACITY_PROVIDER": self.capacity_provider,
             "MUSTER_CONTAINER": self.container,
         }

@@ -37,6 +37,7 @@ class On(StrEnum):
     ORDER_TASKS_DLQ = "order-tasks-dlq.fifo"
     POOL_CLAIM_QUEUE = "pool-claim"
     TASK_DEFINITIONS = "the worker task definitions, in our cluster only"
+    JOB_TASK_DEFINITIONS = "the job worker task definitions, in our cluster only"
     TASKS = "tasks of our cluster"
     NEW_TASKS = "tasks of our cluster, while RunTask creates them"
     TASK_LIST = "the list of our cluster's tasks"
@@ -136,7 +137,7 @@ GRANTS: dict[Role, tuple[Grant, ...]] = {
         Grant(On.WORKER_CONTROL_QUEUE, ("sqs:SendMessage",)),
         Grant(On.POOL_MANAGER_FN, ("lambda:InvokeFunction",)),
     ),
-    Role.POOL_MANAGER: (*_FUNCTION, *_RUN_TASK),
+    Role.POOL_MANAGER: (*_FUNCTION, *_RUN_TASK, Grant(On.JOB_TASK_DEFINITIONS, ("ecs:RunTask",))),
     Role.WORKER: (
         Grant(
             On.POOL_CLAIM_QUEUE, ("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:ChangeMessageVisibility")
@@ -172,7 +173,7 @@ _COMMANDS = (
 _USERS = "~worker:* ~users:* ~task:*"
 _POOL = "~pool:*"
 _SWEEP = "~sweep:*"
-_JOBS = "~job:* ~jobs:*"
+_JOBS = "~jobs:*"
 _BUDGET = "~budget:*"
 
 VALKEY_ACCESS: dict[Role, str] = {
@@ -180,9 +181,9 @@ VALKEY_ACCESS: dict[Role, str] = {
     for role, keys in {
         Role.WORKER_CONTROL: f"{_USERS} {_POOL} {_BUDGET}",
         Role.ORDER_TASKS: f"{_USERS} ~order:*",
-        Role.MAINTENANCE: f"{_USERS} {_POOL} {_SWEEP} {_BUDGET} {_JOBS}",
-        Role.MAINTENANCE_WORKER: f"{_USERS} {_POOL} {_SWEEP} {_BUDGET}",
-        Role.POOL_MANAGER: f"{_POOL} {_BUDGET}",
+        Role.MAINTENANCE: f"{_USERS} {_POOL} {_SWEEP} {_BUDGET}",
+        Role.MAINTENANCE_WORKER: f"{_USERS} {_POOL} {_SWEEP} {_BUDGET} {_JOBS}",
+        Role.POOL_MANAGER: f"{_POOL} {_BUDGET} {_JOBS}",
         Role.WORKER: f"{_USERS} {_POOL}",
         Role.JOB_WORKER: _JOBS,
         Role.API: f"{_USERS} {_POOL} {_SWEEP} {_JOBS} ~order:* ~api:*",

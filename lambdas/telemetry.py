@@ -31,6 +31,7 @@ class Metric(StrEnum):
     JOBS_QUEUED = "JobsQueued"
     JOBS_RUNNING = "JobsRunning"
     JOBS_POISONED = "JobsPoisoned"
+    JOBS_OLDEST_SECONDS = "JobsOldestSeconds"
     FILL_CHECKS = "FillChecks"
 
 

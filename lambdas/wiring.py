@@ -24,12 +24,27 @@ from muster.clients import aws_client, valkey_client
 from muster.clock import SystemClock
 from muster.deps import Deps
 from muster.errors import TryLater
+from muster.jobs import Jobs
+from muster.jobs.capacity import Launch as JobLaunch
+from muster.jobs.valkey import ValkeyWork
+from muster.jobs.valkey_workers import ValkeyRegistration
+from muster.launchers.port import Launch, TaskKind
 from muster.maintenance import Batch
 from muster.orders import FillCheck, OrderDeps
 from muster.queues import SqsCommands
 from muster.settings import Settings
 from muster.store import Store
 from muster.vault import secrets_reader
+
+
+@dataclass(frozen=True, slots=True)
+class JobWiring:
+    """Job pools on the same store: how a worker is launched, and how a capacity check is asked for."""
+
+    jobs: Jobs
+    launch: JobLaunch
+    wake: Callable[[str], None]  #: pool_manager looks at this pool now
+    look_after: Callable[[], None]  #: maintenance_worker reaps all pools now
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +59,8 @@ class Wiring:
     #: Task ids on one container instance (draining).
     tasks_on: Callable[[str], list[str]]
     orders: OrderDeps
+    #: None where this process looks after no job pools.
+    jobs: JobWiring | None = None
 
 
 log = logger("wiring")
@@ -92,7 +109,7 @@ def from_settings(settings: Settings) -> Wiring:
             clock=SystemClock(),
             pool=settings.pool,
             version=settings.version,
-            wake_pool=lambda: _wake(functions, settings.fn_pool_manager),
+            wake_pool=lambda: _wake(functions, settings.fn_pool_manager, {"source": "muster.claim"}),
         )
 
     def invoke_batches(batches: Sequence[Batch]) -> None:
@@ -126,7 +143,21 @@ def from_settings(settings: Settings) -> Wiring:
             raise TryLater(f"the next fill check could not be planned ({away})") from away
 
     orders = OrderDeps(store, secrets_reader(aws_client(settings, "secretsmanager")), connect, plan)
-    return Wiring(settings, sqs, deps, invoke_batches, launcher(Priority.REPAIR).tasks_on, orders)
+
+    def launch_job(pool: str, worker_id: str, pin: str | None) -> None:
+        """The image is pinned per pool: what runs already keeps the one it was started with."""
+        image = pin or settings.job_task_definition
+        launcher(Priority.REFILL).run(Launch(TaskKind.JOB, pool, launch_id=worker_id, image=image))
+
+    clock = SystemClock()
+    job_wiring = JobWiring(
+        Jobs(ValkeyWork(store, clock), ValkeyRegistration(store, clock), settings.valkey_url),
+        launch_job,
+        lambda pool: _wake(functions, settings.fn_pool_manager, {"source": "muster.jobs", "pool_id": pool}),
+        lambda: _wake(functions, settings.fn_maintenance_worker, {"source": "muster.jobs"}),
+    )
+    tasks_on = launcher(Priority.REPAIR).tasks_on
+    return Wiring(settings, sqs, deps, invoke_batches, tasks_on, orders, job_wiring)
 
 
 def claim_channel(settings: Settings, valkey: Any, sqs: Any) -> ClaimChannel:
@@ -135,12 +166,12 @@ def claim_channel(settings: Settings, valkey: Any, sqs: Any) -> ClaimChannel:
     return SqsChannel(sqs, settings.queue_pool_claim)
 
 
-def _wake(functions: Any, name: str) -> None:
-    """Best effort: the start that asks for it must not fail because the pool could not be woken."""
+def _wake(functions: Any, name: str, event: dict[str, Any]) -> None:
+    """Best effort: whoever asks must not fail because of it; the schedule is the safety net."""
     try:
-        _invoke(functions, name, {"source": "muster.claim"})
+        _invoke(functions, name, event)
     except TryLater as away:
-        log.warning("the pool was not woken", reason=str(away))
+        log.warning("a function was not woken", function=name, reason=str(away))
 
 
 def _invoke(functions: Any, name: str, event: dict[str, Any]) -> None:

@@ -112,6 +112,11 @@ def pool_config(pool: str) -> str:
     return f"pool:config:{{{pool}}}"
 
 
+def pool_demand(pool: str) -> str:
+    """zset claim_id -> asked at (ms): what the adaptive target is reckoned from."""
+    return f"pool:demand:{{{pool}}}"
+
+
 def pool_claims(pool: str) -> str:
     """list of claims: the Valkey claim channel."""
     return f"pool:claims:{{{pool}}}"

@@ -46,6 +46,8 @@ class Settings:
     cluster: str = ""
     #: ECS task definition of a worker.
     task_definition: str = ""
+    #: ECS task definition of a job worker, where a pool has no pin.
+    job_task_definition: str = ""
     #: ECS capacity provider of the workers.
     capacity_provider: str = ""
     #: Name of the worker's container in its task definition.
@@ -54,6 +56,8 @@ class Settings:
     pool: str = "default"
     #: Warm workers to keep, until an operator sets another number.
     pool_target: int = blueprint.POOL_TARGET
+    #: Let recent demand raise the target above that number.
+    pool_adaptive: bool = False
     #: Code version that a pool worker must have to take a claim.
     version: str = "dev"
     #: Name of the maintenance_worker function.

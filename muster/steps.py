@@ -221,8 +221,9 @@ def reserve_slot(pool: str, claim_id: str, version: str, claim: str = "") -> Ste
         tag, left, target = tagged(reply)
         return Slot(tag == "reserved", int(left), int(target))
 
-    args = (claim_id, version, ms(blueprint.CLAIM_DEADLINE), claim)
-    return lua("reserve_slot", (*keys.pool_keys(pool), keys.pool_claims(pool)), args, parse)
+    args = (claim_id, version, ms(blueprint.CLAIM_DEADLINE), claim, ms(blueprint.POOL_DEMAND_MEMORY))
+    all_keys = (*keys.pool_keys(pool), keys.pool_claims(pool), keys.pool_demand(pool))
+    return lua("reserve_slot", all_keys, args, parse)
 
 
 def release_slot(pool: str, claim_id: str) -> Step[tuple[str, ...]]:

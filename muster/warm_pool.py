@@ -8,11 +8,13 @@ or the deadline passes, so two managers, a slow launch or a lost answer cannot o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from muster import keys, steps
+from muster import blueprint, keys, steps
 from muster.deps import Deps
 from muster.errors import MusterError, TryLater
 from muster.launchers.port import Launch, TaskKind
+from muster.pool_target import adaptive_target
 from muster.store import command, fields
 
 #: Most launches of one run: the rest comes with the next, so that a refill cannot eat the whole call budget.
@@ -67,10 +69,24 @@ def manage(deps: Deps, target: int, run_id: str) -> PoolReport:
     )
 
 
-def target_of(deps: Deps, default: int) -> int:
-    """The target an operator has set, else the deployment's own."""
-    wanted = deps.store.one(command("HGET", keys.pool_config(deps.pool), "wanted", parse=lambda reply: reply))
-    return int(wanted) if wanted is not None else default
+def target_of(deps: Deps, default: int, *, adaptive: bool = False) -> int:
+    """The target an operator has set, else the deployment's own, or what recent demand asks for above it."""
+    wanted, demand = deps.store.run(
+        command("HGET", keys.pool_config(deps.pool), "wanted", parse=lambda reply: reply),
+        command("ZRANGE", keys.pool_demand(deps.pool), 0, -1, "WITHSCORES", parse=_moments),
+    )
+    if wanted is not None:
+        return int(wanted)
+    if not adaptive:
+        return default
+    now_ms = round(deps.clock.now() * 1000)
+    return adaptive_target(demand, now_ms, floor=default, cap=max(default, blueprint.POOL_CAP))
+
+
+def _moments(reply: Any) -> list[int]:
+    """The scores of a range, whichever protocol version answered (pairs, or one flat list)."""
+    flat = [part for entry in reply for part in (entry if isinstance(entry, (list, tuple)) else (entry,))]
+    return [round(float(score)) for score in flat[1::2]]
 
 
 def set_target(deps: Deps, target: int) -> None:

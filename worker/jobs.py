@@ -25,10 +25,11 @@ from pathlib import Path
 from muster.blueprint import DRAIN_GRACE
 from muster.clock import SystemClock
 from muster.errors import TryLater
-from muster.jobs import Verdict, WorkerRegistration, WorkerStatus, connect
+from muster.jobs import Verdict, WorkerRegistration, WorkerStatus
 from muster.jobs.capacity import Launch, ProcessLauncher, check
 from muster.jobs.model import HEARTBEAT, IDLE_EXIT, SAFETY_CHECK, TIME_LIMIT
 from muster.jobs.ports import WorkPool
+from worker.jobs_backend import open_jobs
 from worker.jobs_context import PROCESSORS
 from worker.jobs_slot import Current, Slot
 
@@ -48,7 +49,7 @@ class JobWorker:
         self._options = options
         self._launch = launch
         self._clock = SystemClock()
-        self._jobs = connect(options.url)
+        self._jobs = open_jobs(options.url)
         self._pool: WorkPool = self._jobs.work.pool(options.pool)
         self._slot = Slot.create()
         self._ended = threading.Event()
@@ -255,9 +256,14 @@ def _rss_mb(pid: int) -> float:
 
 def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m worker jobs", description="Run jobs of one pool.")
-    parser.add_argument("--pool", required=True)
+    own_pool = os.environ.get("MUSTER_POOL")
+    parser.add_argument("--pool", default=own_pool, required=own_pool is None)
     parser.add_argument("--url", default=os.environ.get("MUSTER_JOBS_URL", "sqlite:///.muster/jobs.db"))
-    parser.add_argument("--worker-id", help="the id reserved for this worker; a new one by default")
+    parser.add_argument(
+        "--worker-id",
+        default=os.environ.get("MUSTER_LAUNCH_ID"),
+        help="the id reserved for this worker; a new one by default",
+    )
     parser.add_argument("--max-jobs", type=int, help="leave after this many; by default drain until idle")
     parser.add_argument("--idle-exit", type=float, default=IDLE_EXIT.total_seconds(), help="seconds")
     parser.add_argument("--heartbeat", type=float, default=HEARTBEAT.total_seconds(), help="seconds")

@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from muster.errors import LostLease, TryLater
-from muster.jobs import Finished, Jobs, Verdict, WorkerStatus, WorkItem, connect
+from muster.jobs import Finished, Jobs, Verdict, WorkerStatus, WorkItem
 from muster.jobs.ports import WorkPool
+from worker.jobs_backend import open_jobs
 from worker.jobs_context import Context, JobCancelled, WorkerLeaving, peak_memory_mb, resolve
 from worker.jobs_slot import Current, Slot
 
@@ -180,7 +181,7 @@ def main(argv: list[str]) -> int:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != options.parent:
         return 1
-    Child(options, Slot(options.slot), connect(options.url)).run()
+    Child(options, Slot(options.slot), open_jobs(options.url)).run()
     return 0
 
 

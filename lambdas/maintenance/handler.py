@@ -19,6 +19,8 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:  # noqa: ARG
     wiring = wired()
     run_id = context.aws_request_id
     with metrics(FN_MAINTENANCE.name) as emitter:
+        if wiring.jobs is not None:
+            wiring.jobs.look_after()
         report = sweep(wiring.deps(Priority.REPAIR), run_id, wiring.invoke_batches)
         if report.busy:
             log.warning("the sweep before is still going", run_id=run_id, running=report.busy)

@@ -1,9 +1,10 @@
-"""maintenance_worker: one batch of a sweep, a task that stopped, or an instance that drains."""
+"""maintenance_worker: a batch of a sweep, the job pools, a task that stopped, an instance that drains."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from lambdas.job_pools import look_after
 from lambdas.telemetry import Emitter, Metric, logger, metrics
 from lambdas.wiring import wired
 from muster.blueprint import FN_MAINTENANCE_WORKER, INSTANCE_DRAINING, TASK_STOPPED
@@ -19,6 +20,8 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:  # noqa: ARG
         match event:
             case {"batch": {"run_id": str(run_id), "number": int(number), "buckets": list(buckets)}}:
                 return _batch(Batch(run_id, number, tuple(buckets)), emitter)
+            case {"source": "muster.jobs"}:
+                return _jobs(emitter)
             case {"detail-type": TASK_STOPPED.detail_type, "detail": dict(detail)}:
                 return _task(detail, emitter)
             case {"detail-type": INSTANCE_DRAINING.detail_type, "detail": dict(detail)}:
@@ -37,6 +40,15 @@ def _batch(batch: Batch, emitter: Emitter) -> dict[str, Any]:
     log.info("batch swept", run_id=batch.run_id, batch=batch.number, users=report.users,
              restarts=report.restarts, stopped=report.stopped, forgotten=report.forgotten)  # fmt: skip
     return {"users": report.users, "restarts": report.restarts, "stopped": report.stopped}
+
+
+def _jobs(emitter: Emitter) -> dict[str, Any]:
+    wiring = wired()
+    if wiring.jobs is None:
+        raise BadCommand("this deployment has no job pools")
+    released = look_after(wiring.jobs, emitter)
+    log.info("job pools looked after", released=released)
+    return {"released": released}
 
 
 def _task(detail: dict[str, Any], emitter: Emitter) -> dict[str, Any]:

@@ -1,23 +1,34 @@
-"""pool_manager: every five minutes, and when a claim takes the pool below half, bring it to its target."""
+"""pool_manager: bring the warm pool to its target, and job pools to the workers their jobs need.
+
+Every five minutes, when a claim takes the warm pool below half, and for one job pool (`pool_id`) on request.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from lambdas.job_pools import ensure
 from lambdas.telemetry import Metric, logger, metrics
 from lambdas.wiring import wired
 from muster.blueprint import FN_POOL_MANAGER
 from muster.budget import Priority
+from muster.errors import BadCommand
 from muster.warm_pool import manage, target_of
 
 log = logger(FN_POOL_MANAGER.name)
 
 
-def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:  # noqa: ARG001 - both triggers mean the same
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     wiring = wired()
+    if "pool_id" in event:
+        if wiring.jobs is None:
+            raise BadCommand("this deployment has no job pools")
+        launched = ensure(wiring.jobs, [str(event["pool_id"])])
+        log.info("job pool checked", pool=event["pool_id"], launched=launched)
+        return {"pool_id": event["pool_id"], "launched": launched}
     deps = wiring.deps(Priority.REFILL)
     with metrics(FN_POOL_MANAGER.name) as emitter:
-        target = target_of(deps, wiring.settings.pool_target)
+        target = target_of(deps, wiring.settings.pool_target, adaptive=wiring.settings.pool_adaptive)
         report = manage(deps, target, context.aws_request_id)
         emitter.add(Metric.POOL_IDLE, report.idle)
         emitter.add(Metric.POOL_TARGET, report.target)
