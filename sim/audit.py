@@ -83,6 +83,8 @@ def first_gap(world: World) -> str:
     """The first thing that is not as it should be for good, or nothing."""
     if world.sqs.queues["worker-control.fifo"].messages:
         return "commands are waiting"
+    if any(w.acting_faults_until > world.loop.now for w in world.workers.values() if not w.dead):
+        return "a worker is still frozen or cut off"
     if "DRAINING" in world.ecs.hosts.values():
         return "a draining host is still to be switched off"
     for user in world.users:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lupa.lua51 import LuaRuntime, lua_type  # type: ignore[import-untyped]
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoScriptError
 
 _lua = LuaRuntime(unpack_returned_tuples=False)
 _table = _lua.table_from
@@ -92,7 +92,7 @@ class MiniStore:
         name = words[0]
         method = _COMMANDS.get(name)
         if method is None:
-            raise ResponseError(f"unknown command '{name}'")
+            raise NotImplementedError(f"{name}: add it to the simulator's store")
         return method(self, *[w if type(w) is str else str(w) for w in words[1:]])
 
     def script_load(self, source: str) -> str:
@@ -258,9 +258,13 @@ class MiniStore:
     def zcard(self, key: str) -> int:
         return len(self._live(key) or ())
 
-    def zrange(self, key: str, start: str, stop: str) -> list[str]:
-        ordered = (self._live(key) or _ZSet()).ordered()
-        return ordered[int(start) :] if stop == "-1" else ordered[int(start) : int(stop) + 1]
+    def zrange(self, key: str, start: str, stop: str, *options: str) -> list[str]:
+        value = self._live(key) or _ZSet()
+        ordered = value.ordered()
+        members = ordered[int(start) :] if stop == "-1" else ordered[int(start) : int(stop) + 1]
+        if options != ("WITHSCORES",):
+            return members
+        return [word for member in members for word in (member, _number(value[member]))]
 
     def zrangebyscore(self, key: str, low: str, high: str) -> list[str]:
         value = self._live(key) or _ZSet()

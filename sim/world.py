@@ -11,6 +11,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from redis.exceptions import NoScriptError
+
 from lambdas import wiring
 from muster import store as core_store
 from muster.blueprint import POOL_CLAIM, WORKER_CONTROL, WORKER_CONTROL_DLQ
@@ -250,7 +252,8 @@ class World:
     def failed(self, actor: Actor, error: Exception) -> None:
         """An invocation ended with an exception."""
         self.trace(actor.name, "failed", type(error).__name__)
-        if not isinstance(error, TryLater):
+        # A failover between loading a script and running it; the records come back, the sweep comes again.
+        if not isinstance(error, (TryLater, NoScriptError)):
             self.handler_errors.append(f"{actor.name}: {error!r}")
 
     def start_worker(self, task: SimTask) -> SimWorker:
