@@ -6,17 +6,20 @@ import json
 import os
 import sys
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sim.install import installed
-from sim.plan import Plan, make_plan
-from sim.run import Outcome, Report, run_many, run_plan, shrink
+from cli.study import study
+
+if TYPE_CHECKING:
+    from sim.plan import Plan
+    from sim.run import Outcome, Report
 
 app = typer.Typer(invoke_without_command=True, no_args_is_help=False)
+app.command("study")(study)
 
 
 @app.callback()
@@ -46,6 +49,10 @@ def sim(
 
 def _one(seed: int, *, trace: bool, as_json: bool) -> bool:
     """Replay one seed; if it breaks a promise, say with how few faults it still does."""
+    from sim.install import installed
+    from sim.plan import make_plan
+    from sim.run import run_plan, shrink
+
     plan = make_plan(seed)
     with installed():
         outcome, lines = run_plan(plan, keep_trace=trace)
@@ -82,6 +89,8 @@ def _plan_lines(plan: Plan) -> list[str]:
 
 
 def _many(first: int, seeds: int, processes: int, *, as_json: bool) -> bool:
+    from sim.run import run_many
+
     console = Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
