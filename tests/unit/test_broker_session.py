@@ -33,7 +33,7 @@ from muster.orders import parse_check
 from muster.steps import ms
 from muster.store import Store
 from tests.order_stand import REF, accept, make_older, record, told, wanted
-from worker.broker import BrokerSession, Parts
+from worker.broker import BrokerSession, Parts, SqsChecks
 from worker.inbox import Check, Inbox
 from worker.lease import Lease
 from worker.link import Link, Stopping
@@ -318,6 +318,24 @@ def test_an_entry_nobody_understands_is_dropped_and_the_next_is_executed(desk: D
     accept(desk.store, "o1")
     desk.serve()
     assert (desk.broker.calls, desk.left()) == (["place o1"], [])
+
+
+def test_checks_go_out_in_one_call_with_their_own_ids_and_a_partial_refusal_is_no_success() -> None:
+    calls: list[dict[str, Any]] = []
+    answers: list[dict[str, Any]] = [{}, {"Failed": [{"Id": "0", "Message": "throttled"}]}]
+
+    class Sqs:
+        def send_message_batch(self, **call: Any) -> dict[str, Any]:
+            calls.append(call)
+            return answers.pop(0)
+
+    send = SqsChecks(Sqs, "queue")
+    checks = [Check("o1", "o1.5-0", "{}"), Check("o2", "o2.6-0", "{}")]
+    send(checks)
+    with pytest.raises(TryLater, match="throttled"):
+        send(checks)
+    sent = [(entry["MessageGroupId"], entry["MessageDeduplicationId"]) for entry in calls[0]["Entries"]]
+    assert (calls[0]["QueueUrl"], sent) == ("queue", [("o1", "o1.5-0"), ("o2", "o2.6-0")])
 
 
 # -- the whole session: open, run, close, with its listener
