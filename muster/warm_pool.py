@@ -95,16 +95,20 @@ def set_target(deps: Deps, target: int) -> None:
 
 
 def task_stopped(deps: Deps, task_id: str) -> bool:
-    """A task ended. If it was an idle or launching pool worker, free its place now; True if it was."""
+    """A task ended, or must. If it was an idle or launching pool worker, free its place now; True if it was.
+
+    False for one that has just left the pool with a claim: it serves a user by now.
+    """
     tasks = deps.store.one(command("HGETALL", keys.pool_tasks(deps.pool), parse=fields))
-    freed = [
-        step
-        for member, task in tasks.items()
-        if task == task_id
-        for step in (steps.leave_pool(deps.pool, member), steps.bind_launch(deps.pool, member, ""))
-    ]
-    deps.store.run(*freed)
-    return bool(freed)
+    freed = False
+    for member in [member for member, task in tasks.items() if task == task_id]:
+        was_idle, was_launching, *_ = deps.store.run(
+            command("ZREM", keys.pool_idle(deps.pool), member, parse=int),
+            command("ZREM", keys.pool_launching(deps.pool), member, parse=int),
+            steps.leave_pool(deps.pool, member),
+        )
+        freed = freed or bool(was_idle or was_launching)
+    return freed
 
 
 def _stop(deps: Deps, task_id: str, reason: str) -> None:
