@@ -25,6 +25,8 @@ EXPECTED = {
     "given-up",
     "unaccounted",
     "leases-lost",
+    "jobs-waiting",
+    "jobs-poisoned",
     "sweep-slow",
     "sweep-missing",
     "valkey-evictions",
@@ -69,7 +71,7 @@ def metrics_of(alarm: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_alarms_watch_only_metrics_that_the_code_names(deployed: Synth) -> None:
     own = [m for alarm in alarms(deployed).values() for m in metrics_of(alarm) if m["Namespace"] == NAMESPACE]
-    assert len(own) == 8
+    assert len(own) == 10
     for metric in own:
         assert metric["MetricName"] in set(Metric)
         # Powertools names the function; the count of lost leases comes from the workers' log.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -42,12 +41,12 @@ class Parts:
 
 
 @pytest.fixture
-def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Parts]:
+def parts(monkeypatch: pytest.MonkeyPatch) -> Parts:
     from muster.clock import SystemClock
 
     made = Parts(SystemClock())
     made.wire(monkeypatch)
-    yield made
+    return made
 
 
 def test_pool_manager_with_a_pool_id_launches_what_the_jobs_need_with_the_pools_pin(parts: Parts) -> None:
