@@ -46,8 +46,10 @@ synth: $(READY) node_modules/.ready ## write the AWS templates to cdk.out (ENVIR
 	@PATH="$(abspath $(BIN)):$(NODE_BIN):$$PATH" CDK_DISABLE_CLI_TELEMETRY=true \
 	  node_modules/.bin/cdk synth --quiet --no-notices -c environment=$(ENVIRONMENT)
 
+# A file's tests stay in one process (they share servers); the whole system is tested alone, it needs the cores.
 test: $(READY) ## run every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/e2e
+	$(BIN)/python -m pytest tests/e2e
 
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -30,6 +31,7 @@ from lambdas import wiring
 from local.checks import PlannedChecks
 from local.endpoint import REGION, LocalAws
 from local.event_source import EventSource, Handler, LambdaContext
+from local.job_pools import job_wiring
 from local.lock import FolderLock
 from local.paper.service import PaperService, with_accounts
 from local.schedules import Schedules
@@ -212,8 +214,9 @@ class Engine:
         orders = OrderDeps(
             self._store, secrets_reader(self._aws.client("secretsmanager")), connect, self._checks.plan
         )
+        jobs = job_wiring(self._settings.valkey_url, self._workers_folder() / "logs", self._invoke)
         return wiring.Wiring(
-            self._settings, sqs, same_for_all, self._invoke_batches, lambda _instance: [], orders
+            self._settings, sqs, same_for_all, self._invoke_batches, lambda _instance: [], orders, jobs
         )
 
     def _start_functions(self) -> None:
@@ -257,6 +260,11 @@ class Engine:
         for batch in batches:
             event = json.loads(json.dumps({"source": "muster.sweep", "batch": asdict(batch)}))
             self._pool.submit(_logged, handler, event, _context(blueprint.FN_MAINTENANCE_WORKER.name))
+
+    def _invoke(self, function: str, event: dict[str, Any]) -> None:
+        """An asynchronous invoke: the caller goes on, the log is told of a failure."""
+        handler = import_module(f"lambdas.{function}.handler").handler
+        self._pool.submit(_logged, handler, event, _context(function))
 
     def _on_exit(self, view: TaskView) -> None:
         """A worker process ended: tell maintenance_worker in the words of the ECS event."""

@@ -53,7 +53,7 @@ def test_a_record_fails_well_before_another_receiver_could_see_it() -> None:
 def test_a_start_lease_covers_its_retry_and_a_claims_delivery() -> None:
     assert b.RETRY_VISIBILITY + b.CALL_DEADLINE <= b.START_LEASE
     assert b.RETRY_VISIBILITY_LATER + b.CALL_DEADLINE <= b.RESUMED_LEASE
-    assert b.RETRY_VISIBILITY_LATER < b.WORKER_CONTROL.visibility
+    assert b.WORKER_CONTROL.visibility > b.RETRY_VISIBILITY_LATER
     assert b.CLAIM_DEADLINE == b.POOL_CLAIM.visibility < b.START_LEASE
 
 

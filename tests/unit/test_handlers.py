@@ -30,7 +30,7 @@ class Refusing:
 
 
 def test_a_pool_that_cannot_be_woken_fails_nobodys_start() -> None:
-    wiring._wake(Refusing(), "pool_manager")
+    wiring._wake(Refusing(), "pool_manager", {})
 
 
 def test_a_batch_that_cannot_be_invoked_is_seen() -> None:
