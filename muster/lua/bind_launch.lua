@@ -4,6 +4,7 @@
   returns {'bound'} | {'freed'} | {'joined'} its worker was faster ]]
 if ARGV[2] == '' then
   redis.call('ZREM', KEYS[3], ARGV[1])
+  redis.call('HDEL', KEYS[4], ARGV[1])
   return {'freed'}
 end
 if not redis.call('ZSCORE', KEYS[3], ARGV[1]) then return {'joined'} end
