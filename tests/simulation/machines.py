@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 #: Many histories where a step costs microseconds, fewer where it is a round trip to the real server.
-STORES = [("fakeredis", 60), ("valkey", 10)]
+STORES = [("fakeredis", 60), ("valkey", 15)]
 
 
 def run(machine: Callable[[], RuleBasedStateMachine], examples: int, steps: int = 30) -> None:
