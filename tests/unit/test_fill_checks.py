@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import fakeredis
@@ -211,9 +212,7 @@ def sqs_record(number: int, body: str, group: str = "o1", receives: int = 1) -> 
 def sqs(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> ScriptedSqs:
     scripted = ScriptedSqs()
     settings = Settings(queue_order_tasks="q", queue_order_tasks_dlq="dlq")
-    parts = wiring.Wiring(
-        settings, scripted, lambda _: pytest.fail("no core"), lambda _: None, lambda _: [], desk.deps()
-    )
+    parts = SimpleNamespace(settings=settings, sqs=scripted, orders=desk.deps())
     monkeypatch.setattr(wiring, "_wiring", parts)
     return scripted
 
