@@ -83,7 +83,10 @@ class BrokerSession:
                 self._inbox.serve()
         except Stopping as told:
             say(str(told))
-        self._inbox.send_checks()
+        try:
+            self._inbox.send_checks()
+        except Stopping as told:
+            say(f"{told}; the successor settles what is left")
 
     def close(self, ctx: Context) -> None:
         ctx.stopping.set()  # also after an error: the listener waits on it

@@ -462,6 +462,28 @@ def test_credentials_are_never_in_what_is_published_or_logged(
     assert "canary-secret" not in seen
 
 
+def test_a_store_that_is_away_at_the_end_is_left_to_the_successor(store: Store) -> None:
+    whole = Whole(store, ScriptedBroker(), wanted(store))
+    whole.desk.broker.said.append(Opened())
+    whole.session.open(whole.ctx)
+    accept(store, "o1")
+    run, sent = store.run, whole.desk.checks
+
+    def away_after_the_check(*steps: Any) -> list[Any]:
+        if sent:
+            whole.ctx.stopping.set()
+            raise TryLater("Valkey is away")
+        return run(*steps)
+
+    store.run = away_after_the_check  # type: ignore[method-assign]
+    whole.session.run(whole.ctx)
+    whole.session.close(whole.ctx)
+    store.run = run  # type: ignore[method-assign]
+    assert [check.order_id for check in sent] == ["o1", "o1"], "sent again with the same id"
+    assert len({check.dedup_id for check in sent}) == 1
+    assert whole.desk.left() == ["o1"]
+
+
 def test_a_listener_that_fails_ends_the_session_with_its_error(store: Store) -> None:
     whole = Whole(store, ScriptedBroker(), wanted(store))
     whole.desk.broker.said.append(Opened())
