@@ -14,7 +14,7 @@ from sim.ecs_world import SimTask
 if TYPE_CHECKING:
     from sim.world import World
 
-HOOKS = ("script", "began", "watch", "landed", "deleted", "stopping", "swallowed", "tick", "end")
+HOOKS = ("script", "began", "watch", "landed", "deleted", "stopping", "swallowed", "swept", "tick", "end")
 
 
 class Invariant:
@@ -23,7 +23,8 @@ class Invariant:
     Hooks, all optional: `script` after each atomic step, `began` when a worker has the mark, `watch` whenever
     a user's actors may have changed, `landed` when a side effect reaches the broker, `deleted` when a claim
     leaves its queue, `stopping` at every StopTask, `swallowed` when a queue deduplicates a person's command,
-    `tick` every ten seconds, `end` when the system has had its time to settle.
+    `swept` when a batch of a sweep says whether it braked, `tick` every ten seconds, `end` when the system
+    has had its time to settle.
     """
 
     name = ""
@@ -109,7 +110,8 @@ def first_gap(world: World) -> str:
             return f"{task.arn} ({task.status}, {owner_name(task)}) has no owner"
     target = int((world.store_world.backend.peek(keys.pool_config(world.pool)) or {}).get("wanted", -1))
     target = target if target >= 0 else world.plan.pool_target
-    idle = len(world.store_world.backend.peek(keys.pool_idle(world.pool)) or {})
+    entries = world.store_world.backend.peek(keys.pool_idle(world.pool)) or {}
+    idle = sum(expires > world.loop.now * 1000 for expires in entries.values())
     if idle != target:
         return f"the pool has {idle} of {target} workers"
     return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from muster.blueprint import DRAIN_GRACE, FN_MAINTENANCE, MARKLESS_PATIENCE
+from muster.blueprint import BOOT_PATIENCE, DRAIN_GRACE, FN_MAINTENANCE
 from muster.budget import Priority
 from muster.model import Want
 from sim.audit import Invariant, first_gap, owned_tasks, owner_name, view_of
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 assert FN_MAINTENANCE.every is not None
 SWEEP_S = FN_MAINTENANCE.every.total_seconds()
 #: Listed by one sweep, suspected by the second, stopped by the third, then the drain; young tasks are spared.
-ORPHAN_S = 3 * SWEEP_S + MARKLESS_PATIENCE.total_seconds() + DRAIN_GRACE.total_seconds() + 15.0
+ORPHAN_S = 3 * SWEEP_S + BOOT_PATIENCE.total_seconds() + DRAIN_GRACE.total_seconds() + 15.0
 
 
 class PoolSize(Invariant):

@@ -170,7 +170,7 @@ MUTANTS = (
         'if tag in ("fenced", "lost"):',
         'if tag == "lost":',
     ),
-    Mutant("skip the brake", "muster.reconcile:braked", "return missing", "return False and missing"),
+    Mutant("skip the brake", "muster.maintenance:braked", "return missing", "return False and missing"),
     Mutant(
         "launch with a token without the epoch",
         "muster.launchers.port:Launch.token",

@@ -226,7 +226,7 @@ class ClaimsSettled(Invariant):
 
 
 class NobodyLiveKilled(Invariant):
-    """Maintenance never stops a worker that serves, and nothing when many marks have just vanished."""
+    """Maintenance never stops a worker that serves; when many marks have just vanished, it brakes."""
 
     name = "no live worker is killed"
 
@@ -241,16 +241,21 @@ class NobodyLiveKilled(Invariant):
     def stopping(self, task: SimTask, priority: Priority) -> None:
         if priority is not Priority.REPAIR:
             return
-        views = {user: view_of(self.world, user) for user in self.world.users}
         worker = task.worker
         if worker is not None and worker.given is not None and worker.may_act() and not worker.closed:
-            view = views[worker.given.user]
+            view = view_of(self.world, worker.given.user)
             if view.want is Want.RUNNING and view.epoch == worker.given.epoch:
                 self.violated(f"{worker.name} served {view.user} and was stopped")
-        wanting = [view for view in views.values() if view.want is Want.RUNNING]
+
+    def swept(self, verdict: str) -> None:
+        """Judged only where sweep and auditor must see the same: some time after the marks went."""
+        world, now = self.world, self.world.loop.now
+        if verdict == "brake" or now < max(world.ecs.stale_until, world.ecs.blind_until):
+            return
+        wanting = [v for user in world.users if (v := view_of(world, user)).want is Want.RUNNING]
         vanished = [view for view in wanting if self._vanished_lately(view)]
         if len(vanished) >= BRAKE_MINIMUM and len(vanished) > BRAKE_SHARE * len(wanting):
-            self.violated(f"{task.arn} was stopped when {len(vanished)} of {len(wanting)} marks had vanished")
+            self.violated(f"{len(vanished)} of {len(wanting)} marks had vanished and the sweep did not brake")
 
     def _vanished_lately(self, view: UserView) -> bool:
         """Its task runs, its mark is gone, and its worker may still be about to take it again."""
@@ -259,4 +264,4 @@ class NobodyLiveKilled(Invariant):
             return False
         since = self._marked_until.get(view.user, 0.0)
         since = min([since] + [until for _, until in self.world.store_world.lost if until < since])
-        return self.world.loop.now - since < (EXIT_AFTER + MARKLESS_PATIENCE).total_seconds()
+        return 10.0 < self.world.loop.now - since < (EXIT_AFTER + MARKLESS_PATIENCE).total_seconds()

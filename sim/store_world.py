@@ -9,6 +9,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from muster import keys
 from sim.ministore import MiniStore
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 #: The client gives up waiting for an answer after this; whether the command ran is then unknown.
 SOCKET_TIMEOUT_S = 3.0
+
+
+_SWEEP_DONE = keys.sweep_done("")
 
 
 class Backend(Protocol):
@@ -86,6 +90,8 @@ class StoreWorld:
         if words[0] == "WAIT":
             return 0 if self.lagging else 1
         reply = self.backend.execute(words)
+        if words[0] == "HSET" and words[1].startswith(_SWEEP_DONE) and words[2] != "batches":
+            self.world.audit("swept", words[3])
         if words[0] == "EVALSHA":
             self.world.audit_script(words, reply)
             self.world.trace("step", self.world.script_names[words[1]], str(words[3]), str(reply)[:60])
