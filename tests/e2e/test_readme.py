@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -52,7 +53,7 @@ def test_a_make_verb_of_the_readme_exists(line: str) -> None:
 @pytest.mark.parametrize("line", OTHERS)
 def test_a_command_of_the_readme_works(line: str, home: Path) -> None:
     env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "NO_COLOR": "1"}
-    done = subprocess.run(line.split(), cwd=home, env=env, capture_output=True, text=True, timeout=90)
+    done = subprocess.run(shlex.split(line), cwd=home, env=env, capture_output=True, text=True, timeout=90)
     assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
 
 
