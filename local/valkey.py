@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 import shutil
 import signal
 import socket
@@ -39,10 +40,12 @@ def server_binary() -> str:
 
 
 def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that was free a moment ago, below the range from which the kernel gives ports to connections:
+    one of those could take it before the server does. (A cluster's bus, 10000 above, stays in range too.)"""
+    while True:
+        port = 10_000 + secrets.randbelow(20_000)
+        if not _in_use(port):
+            return port
 
 
 class EmbeddedValkey:
