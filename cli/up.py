@@ -25,7 +25,7 @@ def up(
     pool: Annotated[int, typer.Option(min=0, help="Warm workers to keep.")] = blueprint.POOL_TARGET,
     speed: Annotated[float, typer.Option(min=0.1, help="Run the schedules this much faster.")] = 1.0,
     claim_channel: Annotated[str, typer.Option(help="How claims travel: valkey or sqs.")] = "valkey",
-    session: Annotated[str, typer.Option(help="What a worker does: idle, or module:Class.")] = "idle",
+    session: Annotated[str, typer.Option(help="What a worker does: idle, broker, or module:Class.")] = "idle",
 ) -> None:
     """Start the whole system on this machine: Valkey, queues, functions, workers, API. Ctrl-C stops it.
 

@@ -25,6 +25,10 @@ EMITTED_BY = {
     "SweepSeconds": (Role.MAINTENANCE,),
     "SweepUsers": (Role.MAINTENANCE,),
     "OrphansStopped": (Role.MAINTENANCE,),
+    **{
+        f"Workers{phase}": (Role.MAINTENANCE_WORKER,)
+        for phase in ("Starting", "Connecting", "Ready", "Draining", "BackingOff", "Failed")
+    },
     "JobsQueued": (Role.MAINTENANCE_WORKER,),
     "JobsRunning": (Role.MAINTENANCE_WORKER,),
     "JobsPoisoned": (Role.MAINTENANCE_WORKER,),

@@ -98,9 +98,14 @@ class ObservabilityStack(cdk.Stack):
         )
         dashboard.add_widgets(
             graph(
-                "Workers by phase: users, idle, all tasks, waiting for an instance",
-                metrics.own("SweepUsers", "Maximum"),
-                metrics.own("PoolIdle", "Maximum"),
+                "Workers by phase",
+                *(
+                    metrics.own(f"Workers{phase}", "Sum")
+                    for phase in ("Starting", "Connecting", "Ready", "Draining", "BackingOff", "Failed")
+                ),
+            ),
+            graph(
+                "Tasks: all, and waiting for an instance",
                 metrics.tasks("TaskCount"),
                 metrics.tasks("PendingTaskCount"),
             ),

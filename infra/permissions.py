@@ -184,7 +184,7 @@ VALKEY_ACCESS: dict[Role, str] = {
         Role.MAINTENANCE: f"{_USERS} {_POOL} {_SWEEP} {_BUDGET}",
         Role.MAINTENANCE_WORKER: f"{_USERS} {_POOL} {_SWEEP} {_BUDGET} {_JOBS}",
         Role.POOL_MANAGER: f"{_POOL} {_BUDGET} {_JOBS}",
-        Role.WORKER: f"{_USERS} {_POOL}",
+        Role.WORKER: f"{_USERS} {_POOL} ~order:*",
         Role.JOB_WORKER: _JOBS,
         Role.API: f"{_USERS} {_POOL} {_SWEEP} {_JOBS} ~order:* ~api:*",
     }.items()

@@ -33,6 +33,12 @@ class Metric(StrEnum):
     JOBS_POISONED = "JobsPoisoned"
     JOBS_OLDEST_SECONDS = "JobsOldestSeconds"
     FILL_CHECKS = "FillChecks"
+    WORKERS_STARTING = "WorkersStarting"
+    WORKERS_CONNECTING = "WorkersConnecting"
+    WORKERS_READY = "WorkersReady"
+    WORKERS_DRAINING = "WorkersDraining"
+    WORKERS_BACKING_OFF = "WorkersBackingOff"
+    WORKERS_FAILED = "WorkersFailed"
 
 
 def logger(function: str) -> Logger:

@@ -31,6 +31,7 @@ SPEED = 10
 PAUSE_S = (2.0, 6.0)
 #: After the last fault the fleet must settle within a frozen worker's longest replacement.
 SETTLE_S = 120.0
+FULL_DISK_S = 4.0
 _BEAT_S = blueprint.MARK_BEAT.total_seconds()
 
 
@@ -163,6 +164,7 @@ class Chaos:
             (2, "kill valkey", self._kill_valkey),
             (1, "empty valkey", self._empty_valkey),
             (1, "kill aws endpoint", self._kill_endpoint),
+            (2, "full disk", self._fill_disk),
         ]
 
     def _inject(self) -> None:
@@ -256,6 +258,17 @@ class Chaos:
         if not self._settled(40):
             return "(not settled, left out)"
         return self._kill_part("ministack")
+
+    def _fill_disk(self) -> str:
+        """For a while the engine can make no file grow, as on a full disk or a used-up quota."""
+        assert self._engine.process is not None
+        engine = psutil.Process(self._engine.process.pid)
+        _, hard = engine.rlimit(psutil.RLIMIT_FSIZE)
+        engine.rlimit(psutil.RLIMIT_FSIZE, (0, hard))
+        self._load()
+        self._pause(FULL_DISK_S)
+        engine.rlimit(psutil.RLIMIT_FSIZE, (hard, hard))
+        return f"for {FULL_DISK_S:.0f} s"
 
     def _kill_engine(self) -> str:
         self._engine.kill()

@@ -28,15 +28,16 @@ def valkey_client(settings: Settings, *, blocking_s: float = 0.0) -> Any:
     return redis.Redis.from_url(settings.valkey_url, **options)
 
 
-def aws_client(settings: Settings, service: str) -> Any:
-    """A boto3 client whose worst case stays within the handler's own deadline."""
+def aws_client(settings: Settings, service: str, *, read_timeout_s: float = 25) -> Any:
+    """A boto3 client with a bound on every call. The default outlasts a long poll; a caller that must answer
+    soon takes less."""
     import boto3
     from botocore.config import Config
 
     config = Config(
         retries={"mode": "standard", "total_max_attempts": 2},
         connect_timeout=2,
-        read_timeout=25,
+        read_timeout=read_timeout_s,
         max_pool_connections=50,
     )
     return boto3.client(

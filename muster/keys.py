@@ -52,6 +52,21 @@ def order(user: str, order_id: str) -> str:
     return f"order:{{{user}}}:{order_id}"
 
 
+def order_index(user: str) -> str:
+    """zset order_id -> created_at (ms)."""
+    return f"order:index:{{{user}}}"
+
+
+def open_orders(user: str) -> str:
+    """set of the orders that were sent and are not final."""
+    return f"order:open:{{{user}}}"
+
+
+def order_request(user: str, digest: str) -> str:
+    """string, 24 h: the order that this idempotency key (its digest) was used for."""
+    return f"order:key:{{{user}}}:{digest}"
+
+
 def restarting(user: str) -> str:
     """flag, 60 s: restart now, no backoff."""
     return f"worker:restarting:{{{user}}}"

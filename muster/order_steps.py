@@ -51,20 +51,6 @@ class Do(StrEnum):
     CANCEL = "cancel"
 
 
-def order_index(user: str) -> str:
-    """zset order_id -> created_at (ms)."""
-    return f"order:index:{{{user}}}"
-
-
-def open_orders(user: str) -> str:
-    """set of the orders that were sent and are not final."""
-    return f"order:open:{{{user}}}"
-
-
-def _request_key(user: str, idempotency_key: str) -> str:
-    return f"order:key:{{{user}}}:{sha256(idempotency_key.encode()).hexdigest()}"
-
-
 @dataclass(frozen=True, slots=True)
 class OrderRecord:
     """What is known of one order. `verified` is unverified (and why), open (not final yet) or verified."""
@@ -136,7 +122,8 @@ def accept_order(user: str, order: NewOrder, idempotency_key: str = "") -> Step[
         "time_in_force": order.time_in_force.value,
     }
     # Without a key the order's own id stands in: nobody else has it, and nothing is remembered under it.
-    key = _request_key(user, idempotency_key or order.client_order_id)
+    digest = sha256((idempotency_key or order.client_order_id).encode()).hexdigest()
+    key = keys.order_request(user, digest)
     kept_s = round(KEY_KEPT.total_seconds()) if idempotency_key else 0
     content = json.dumps(words, separators=(",", ":"))
     args = [order.client_order_id, content, kept_s, _KEPT_S, INBOX_MOST]
@@ -144,7 +131,7 @@ def accept_order(user: str, order: NewOrder, idempotency_key: str = "") -> Step[
         args += pair
     order_keys = (
         keys.order(user, order.client_order_id),
-        order_index(user),
+        keys.order_index(user),
         keys.inbox(user),
         key,
         keys.desired(user),
@@ -171,7 +158,7 @@ def begin_order(user: str, order_id: str, epoch: int) -> Step[Begun]:
         return Begun(tag, "", _new_order(raw), raw["status"] == Waiting.SENDING)
 
     within_ms = round(SEND_WITHIN.total_seconds() * 1000)
-    order_keys = (keys.order(user, order_id), keys.epoch(user), open_orders(user))
+    order_keys = (keys.order(user, order_id), keys.epoch(user), keys.open_orders(user))
     return lua("begin_order", order_keys, (epoch, within_ms, _KEPT_S), parse)
 
 
@@ -224,7 +211,7 @@ def _record_order(
             order.broker_order_id,
         )
     args = (source, _KEPT_S, verified, reason[:200], *said)
-    return lua("record_order", (keys.order(user, order_id), open_orders(user)), args, tagged)
+    return lua("record_order", (keys.order(user, order_id), keys.open_orders(user)), args, tagged)
 
 
 def note_unverified(user: str, order_id: str, why: str) -> Step[tuple[str, ...]]:
@@ -242,11 +229,11 @@ def read_order(user: str, order_id: str) -> Step[OrderRecord | None]:
 
 def list_orders(user: str, after: str, limit: int) -> Step[tuple[str, ...]]:
     """Ids of the newest orders first: ('page', id ...), or ('gone',) when `after` is not among them."""
-    return lua("list_orders", (order_index(user),), (after, limit), tagged)
+    return lua("list_orders", (keys.order_index(user),), (after, limit), tagged)
 
 
 def open_order_ids(user: str) -> Step[set[str]]:
-    return command("SMEMBERS", open_orders(user), parse=lambda reply: {text(member) for member in reply})
+    return command("SMEMBERS", keys.open_orders(user), parse=lambda reply: {text(member) for member in reply})
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,10 @@ class Parts:
     clock: Clock
 
 
+#: A service that hangs must not hold the orders behind it.
+_READ_S = 3.0
+
+
 class BrokerSession:
     """`MUSTER_SESSION=worker.broker:BrokerSession`. Ready means: stream open, open orders known."""
 
@@ -152,9 +156,11 @@ def _from_environment() -> Parts:
     settings = Settings.from_env(os.environ)
     return Parts(
         store=Store(valkey_client(settings)),
-        credentials=secrets_reader(aws_client(settings, "secretsmanager")),
+        credentials=secrets_reader(aws_client(settings, "secretsmanager", read_timeout_s=_READ_S)),
         connect=connect,
-        send_checks=SqsChecks(lambda: aws_client(settings, "sqs"), settings.queue_order_tasks),
+        send_checks=SqsChecks(
+            lambda: aws_client(settings, "sqs", read_timeout_s=_READ_S), settings.queue_order_tasks
+        ),
         clock=SystemClock(),
     )
 

@@ -11,8 +11,19 @@ from muster.blueprint import FN_MAINTENANCE_WORKER, INSTANCE_DRAINING, TASK_STOP
 from muster.budget import Priority
 from muster.errors import BadCommand
 from muster.maintenance import Batch, drain, sweep_batch, task_stopped
+from muster.model import Phase
 
 log = logger(FN_MAINTENANCE_WORKER.name)
+
+#: The sum over a sweep's batches is the fleet. Stopped users leave the index, so they are not counted.
+_METRIC_OF = {
+    Phase.STARTING: Metric.WORKERS_STARTING,
+    Phase.CONNECTING: Metric.WORKERS_CONNECTING,
+    Phase.READY: Metric.WORKERS_READY,
+    Phase.DRAINING: Metric.WORKERS_DRAINING,
+    Phase.BACKING_OFF: Metric.WORKERS_BACKING_OFF,
+    Phase.FAILED: Metric.WORKERS_FAILED,
+}
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:  # noqa: ARG001
@@ -35,6 +46,8 @@ def _batch(batch: Batch, emitter: Emitter) -> dict[str, Any]:
     emitter.add(Metric.RESTARTS, report.restarts)
     emitter.add(Metric.GIVEN_UP, report.given_up)
     emitter.add(Metric.UNACCOUNTED, report.unaccounted)
+    for phase, metric in _METRIC_OF.items():
+        emitter.add(metric, report.phases.get(phase, 0))
     if report.brake:
         log.warning("brake: many marks vanished at once, nothing is killed", run_id=batch.run_id)
     log.info("batch swept", run_id=batch.run_id, batch=batch.number, users=report.users,
