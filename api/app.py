@@ -17,7 +17,7 @@ from fastapi.openapi.utils import get_openapi
 from api import problems
 from api.auth import Authenticator
 from api.guard import OPEN_PATHS, Guard
-from api.routes import events, fleet, health, workers
+from api.routes import events, fleet, health, page, workers
 from api.source import FleetSource
 
 TITLE = "Muster"
@@ -30,6 +30,7 @@ def create_app(source: FleetSource, auth: Authenticator, *more: APIRouter) -> Fa
     # Every router of the API is mounted here, in the order of its documentation.
     for part in (workers, fleet, events, health):
         app.include_router(part.router(source))
+    app.include_router(page.router())
     for router in more:
         app.include_router(router)
     app.add_middleware(Guard, auth=auth)

@@ -15,8 +15,8 @@ from api.problems import problem, unexpected
 
 MAX_BODY_BYTES = 64 * 1024
 TOO_LARGE = f"the body may have {MAX_BODY_BYTES} bytes at most"
-#: Health is asked for by load balancers, which hold no token.
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+#: Load balancers, which ask for health, hold no token; the page's own files hold no data.
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/", "/app.js", "/style.css"})
 
 _SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
