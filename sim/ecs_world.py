@@ -40,7 +40,6 @@ class SimTask:
     reason: str = ""
     exit_code: int | None = None
     worker: SimWorker | None = None
-    start_after: float | None = 0.0  #: None: waits for capacity for ever
 
     @property
     def status(self) -> str:
@@ -95,7 +94,6 @@ class EcsWorld:
         if token in self.answers:
             return self._answer_again(self.answers[token])
         plan, amount = self.next_launches.pop(0) if self.next_launches else ("run", 0.0)
-        self.world.count(f"launch {plan}") if plan != "run" else None
         if plan == "failures":  # ECS says that it failed; a phantom of it may run all the same
             if amount > 0.5:
                 self._create(request, "run", 0.0)

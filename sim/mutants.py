@@ -99,18 +99,21 @@ MUTANTS = (
         "take_mark.lua",
         "if tonumber(desired.held_epoch or '-1') == epoch and desired.worker_id ~= worker_id then",
         "if false then",
+        seed=78,
     ),
     Mutant(
         "forget issued_at of a start",
         "begin_start.lua",
         "if not by_maintenance and issued_at < tonumber(desired.issued_at or '0') then",
         "if false then",
+        seed=57,
     ),
     Mutant(
         "forget issued_at of a stop",
         "begin_stop.lua",
         "if issued_at < tonumber(desired.issued_at or '0') then",
         "if false then",
+        seed=59,
     ),
     Mutant("stop without raising the epoch", "begin_stop.lua", "epoch = raise_epoch(KEYS[2], epoch)", ""),
     Mutant(
@@ -118,6 +121,7 @@ MUTANTS = (
         "_prelude.lua",
         "math.max(current + 1, now_ms())",
         "current + 1",
+        seed=205,
     ),
     Mutant(
         "an old task's end clears its successor's mark",
@@ -145,6 +149,7 @@ MUTANTS = (
         "pool_beat.lua",
         "if not reserved and config.target and taken >= tonumber(config.target) then return {'surplus'} end",
         "",
+        seed=33,
     ),
     Mutant(
         "delete the claim before taking the mark",
@@ -157,6 +162,7 @@ MUTANTS = (
         "worker.heart:Heart.beat",
         "me.lease.renewed(sent_at)",
         "me.lease.renewed(me.clock.monotonic())",
+        seed=318,
     ),
     Mutant(
         "act until told otherwise",
@@ -170,7 +176,9 @@ MUTANTS = (
         'if tag in ("fenced", "lost"):',
         'if tag == "lost":',
     ),
-    Mutant("skip the brake", "muster.maintenance:braked", "return missing", "return False and missing"),
+    Mutant(
+        "skip the brake", "muster.maintenance:braked", "return missing", "return False and missing", seed=71
+    ),
     Mutant(
         "launch with a token without the epoch",
         "muster.launchers.port:Launch.token",
@@ -188,6 +196,7 @@ MUTANTS = (
         "lambdas.worker_control.handler:_failures",
         'failures[record["messageId"]] = result',
         "continue",
+        seed=40,
     ),
     Mutant(
         "never repair a start that launched nothing",

@@ -126,6 +126,9 @@ def _faults(
             faults.append(_fault(rng, at, rng.choice(_KINDS), lossy=lossy))
     if users >= BRAKE_MINIMUM and rng.random() < 0.25:
         faults.append(Fault(rng.uniform(duration / 3, duration), "zone_silent"))
+    for wish in wishes:
+        if wish.action == "restart" and rng.random() < 0.5:  # people restart what seems to hang
+            faults.append(Fault(max(1.0, wish.at - rng.uniform(1.0, 25.0)), "stall", "worker", 28.0))
     return tuple(sorted(faults, key=lambda fault: fault.at))
 
 

@@ -6,11 +6,9 @@ A worker is one actor with two threads, as in the real process: the main thread 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from muster import keys
 from muster.claims import ClaimChannel, Delivery, SqsChannel, ValkeyChannel
 from muster.model import Assignment
 from muster.store import Store
@@ -243,8 +241,11 @@ class SimWorker(Actor):
         world.exited(self, int(code))
 
     def spawn(self, body: Callable[[], None]) -> None:
-        if not self.dead:
-            self.world.loop.spawn(self, body)
+        loop = self.world.loop
+        if self.frozen_until > loop.now:
+            loop.after(self.frozen_until - loop.now, lambda: self.spawn(body))
+        elif not self.dead:
+            loop.spawn(self, body)
 
     def pause(self, seconds: float) -> None:
         self.clock.sleep(seconds)
@@ -278,8 +279,5 @@ class SimWorker(Actor):
 
     def hear(self, body: str) -> None:
         """A message on the control channel."""
-        if self.control is not None and not self.dead and json.loads(body):
+        if self.control is not None and not self.dead:
             self.control._handle(body)
-
-
-CONTROL_CHANNEL = keys.CONTROL

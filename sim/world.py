@@ -14,6 +14,7 @@ from typing import Any
 from redis.exceptions import NoScriptError
 
 from lambdas import wiring
+from muster import keys
 from muster import store as core_store
 from muster.blueprint import POOL_CLAIM, WORKER_CONTROL, WORKER_CONTROL_DLQ
 from muster.budget import CallBudget, Priority
@@ -34,7 +35,7 @@ from sim.people import People
 from sim.plan import START, Fault, Plan
 from sim.sqs_world import SqsWorld
 from sim.store_world import Backend, SimClient, StoreWorld
-from sim.workers import CONTROL_CHANNEL, FLIGHT_S, SimSession, SimWorker
+from sim.workers import FLIGHT_S, SimSession, SimWorker
 
 #: How long the system may take to be whole again: a task that never starts is given 30 minutes, then backoff.
 SETTLE_S = 3000.0
@@ -293,7 +294,7 @@ class World:
 
     def _hear(self, channel: str, body: str) -> None:
         """PUBLISH: fire and forget."""
-        if channel != CONTROL_CHANNEL or self.deaf_until > self.loop.now or self.rng.random() < 0.1:
+        if channel != keys.CONTROL or self.deaf_until > self.loop.now or self.rng.random() < 0.1:
             return
         for worker in [w for w in self.workers.values() if w.control is not None and not w.dead]:
             delay = self._latency()
