@@ -209,6 +209,16 @@ class SimWorker(Actor):
         self.log: list[str] = []
 
     def main(self) -> None:
+        """The process: an error that nobody expected ends it."""
+        try:
+            code = self._main()
+        except Exception as crashed:  # noqa: BLE001 - what Python does with an exception: exit 1
+            self.world.failed(self, crashed)
+            code = Exit.CRASHED
+        self.world.trace("worker", f"exit {code.name}", self.name)
+        self.world.exited(self, int(code))
+
+    def _main(self) -> Exit:
         """`boot.main` without the process around it."""
         world = self.world
         self.pause(world.rng.uniform(0.1, 0.6))
@@ -236,9 +246,7 @@ class SimWorker(Actor):
                 else SqsChannel(world.sqs, world.claim_queue)
             )
             taken = boot._drive(pool_wait(me), cast(Any, SimChannel(self, real)), stopping)
-        code = taken if isinstance(taken, Exit) else boot.serve(me, taken, world.session(self), stopping)
-        world.trace("worker", f"exit {code.name}", self.name)
-        world.exited(self, int(code))
+        return taken if isinstance(taken, Exit) else boot.serve(me, taken, world.session(self), stopping)
 
     def spawn(self, body: Callable[[], None]) -> None:
         loop = self.world.loop
