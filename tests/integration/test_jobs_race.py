@@ -23,15 +23,16 @@ DEADLINE_S = 200.0
 _fork = multiprocessing.get_context("fork")
 
 
-def _work(url: str, batch: int, diary: Path, start, doomed_at: int | None) -> None:
+def _work(url: str, batch: int, diary: Path, start, dead, doomed_at: int | None) -> None:
     """Claim and hand in until nothing is open; every claim and every accepted result goes into the diary.
 
     A doomed one is killed at its n-th turn, by its own SIGKILL and with the claims of that turn in its hands:
-    from outside the kill would come too late on a quick machine.
+    from outside the kill would come too late on a quick machine. The others leave half of the jobs until
+    all the doomed are dead, so that each of them gets its turns.
     """
     jobs = connect(url)
     start.wait()
-    turns = 0
+    turns = claimed = 0
     pool = jobs.work.pool("race")
     log = os.open(diary, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     worker = ""
@@ -44,7 +45,11 @@ def _work(url: str, batch: int, diary: Path, start, doomed_at: int | None) -> No
                 worker = f"w-{uuid.uuid4().hex}"
                 jobs.registration.register(WorkerRegistration(worker, pid=os.getpid(), pool="race"))
             pool.extend(worker, STALE_S)
+        if doomed_at is None and claimed >= JOBS // (2 * PROCESSES) and dead.value < KILLED:
+            time.sleep(0.002)
+            continue
         turn = pool.turn(worker, finished, batch, STALE_S)
+        claimed += len(turn.claimed)
         lines = [f"done {f.id} {f.token}\n" for f, ok in zip(finished, turn.accepted, strict=True) if ok]
         lines += [f"claim {job.id} {job.token}\n" for job in turn.claimed]
         if lines:
@@ -52,6 +57,8 @@ def _work(url: str, batch: int, diary: Path, start, doomed_at: int | None) -> No
         finished = [Finished(job.id, job.token, {"n": job.data}) for job in turn.claimed]
         turns += bool(finished)
         if turns == doomed_at:
+            with dead.get_lock():
+                dead.value += 1
             os.kill(os.getpid(), signal.SIGKILL)
         if not finished:
             if pool.counts().open == 0:
@@ -91,9 +98,9 @@ def test_every_job_is_done_exactly_once_while_workers_are_killed(request, tmp_pa
 
     chance = random.Random(batch)
     doomed = {n: chance.randint(1, 6) for n in chance.sample(range(PROCESSES), KILLED)}
-    start = _fork.Barrier(PROCESSES)
+    start, dead = _fork.Barrier(PROCESSES), _fork.Value("i", 0)
     workers = [
-        _fork.Process(target=_work, args=(url, batch, tmp_path / f"{n}.diary", start, doomed.get(n)))
+        _fork.Process(target=_work, args=(url, batch, tmp_path / f"{n}.diary", start, dead, doomed.get(n)))
         for n in range(PROCESSES)
     ]
     for worker in workers:
