@@ -7,6 +7,7 @@ const EVENTS_MS = 1000; // lists are about a second old: reading sooner after an
 const TYPING_MS = 250;
 const ANSWER_MS = 15000;
 const SILENCE_MS = 40000; // the stream says something every 15 s
+const NOTICE_MS = 10000;
 const ROWS = 50;
 const TOKEN = "muster-token";
 
@@ -23,6 +24,7 @@ let readAgain = false;
 let listening = null; // the AbortController of the event stream
 let soon = 0; // timer of the reload that events asked for
 let typing = 0;
+let noticed = 0;
 let readAt = null;
 let nextCursor = null;
 
@@ -109,7 +111,7 @@ async function read({ fresh = false, all = true } = {}) {
         if (mine === reading) show(found);
         return null;
       } catch (failure) {
-        if (mine === reading) $(id).classList.add("stale");
+        if (mine === reading) pale(id, true);
         return failure;
       }
     }),
@@ -178,8 +180,13 @@ function pause() {
 
 // --- showing -------------------------------------------------------------------------------------------------
 
+function pale(part, old) {
+  $(part).classList.toggle("stale", old);
+  if (part === "workers") $("phases").classList.toggle("stale", old); // both come in one answer
+}
+
 function showWorkers(page) {
-  $("workers").classList.remove("stale");
+  pale("workers", false);
   const asked = view();
   showPhases(page.counts, asked.phase);
   const body = document.querySelector("tbody");
@@ -228,7 +235,7 @@ function showPhases(counts, chosen) {
 }
 
 function showPool(pool) {
-  $("pool").classList.remove("stale");
+  pale("pool", false);
   $("pool").hidden = pool.name === "none"; // a supervisor's: every worker has its user from the start
   const numbers = ["target", "idle", "outstanding", "launching"].map((name) => [name, pool[name]]);
   if (pool.version) numbers.push(["version", pool.version]);
@@ -242,7 +249,7 @@ function showPool(pool) {
 }
 
 function showQueues(queues) {
-  $("queues").classList.remove("stale");
+  pale("queues", false);
   $("queues").hidden = !queues.length;
   document.querySelector("#queues ul").replaceChildren(
     ...queues.map((queue) => {
@@ -290,10 +297,13 @@ function fillRow(row, worker) {
   write(3, worker.start_latency_ms === null ? "" : `${worker.start_latency_ms} ms${worker.via ? `, ${worker.via}` : ""}`);
   write(4, worker.failures || "");
   write(5, worker.reason || "", "reason");
+  const focused = document.activeElement;
   const [start, stop, restart] = row.cells[6].children;
   start.disabled = worker.want === "running";
   stop.disabled = worker.want === "stopped";
   restart.disabled = worker.want !== "running";
+  // A button that was just used and does not apply any more hands the keyboard to its neighbour.
+  if (focused?.disabled && row.contains(focused)) row.querySelector("button:enabled").focus();
 }
 
 function ago(moment) {
@@ -323,6 +333,8 @@ function ask(user, action) {
         signal: AbortSignal.timeout(ANSWER_MS),
       });
       $("notice").textContent = `${action} of ${user} was accepted; the list follows when it is done.`;
+      clearTimeout(noticed);
+      noticed = setTimeout(() => ($("notice").textContent = ""), NOTICE_MS);
       $("confirm").close();
       readSoon();
     } catch (failure) {
