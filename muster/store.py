@@ -122,7 +122,8 @@ class Store:
         except (RedisConnectionError, RedisTimeoutError, ReadOnlyError) as away:
             raise TryLater(f"Valkey is away ({away}); the command comes back by itself") from away
         for reply in replies:
-            if isinstance(reply, (RedisConnectionError, RedisTimeoutError, ReadOnlyError)):
+            # A script that is gone again right after it was loaded: the server was replaced in between.
+            if isinstance(reply, (RedisConnectionError, RedisTimeoutError, ReadOnlyError, NoScriptError)):
                 raise TryLater(f"Valkey is away ({reply}); the command comes back by itself") from reply
             if isinstance(reply, Exception):
                 raise reply

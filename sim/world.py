@@ -11,8 +11,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from redis.exceptions import NoScriptError
-
 from lambdas import wiring
 from muster import keys
 from muster import store as core_store
@@ -254,7 +252,7 @@ class World:
         """An invocation ended with an exception."""
         self.trace(actor.name, "failed", type(error).__name__)
         # A failover between loading a script and running it; the records come back, the sweep comes again.
-        if not isinstance(error, (TryLater, NoScriptError)):
+        if not isinstance(error, TryLater):
             self.handler_errors.append(f"{actor.name}: {error!r}")
 
     def start_worker(self, task: SimTask) -> SimWorker:
