@@ -251,7 +251,7 @@ class World:
     def failed(self, actor: Actor, error: Exception) -> None:
         """An invocation ended with an exception."""
         self.trace(actor.name, "failed", type(error).__name__)
-        # A failover between loading a script and running it; the records come back, the sweep comes again.
+        # What may pass: the records come back, the sweep comes again.
         if not isinstance(error, TryLater):
             self.handler_errors.append(f"{actor.name}: {error!r}")
 

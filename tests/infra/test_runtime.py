@@ -32,8 +32,11 @@ from muster.commands import Action
 from muster.model import Cause
 from muster.settings import Settings
 from muster.store import Store
+from muster.vault import secrets_reader
 from tests.infra.lambda_runtime import Call, Function, Recorder, function, recording, runtime_folder, serving
 from tests.infra.synthesis import ROOT, Synth, wait_for
+from worker.broker import SqsChecks
+from worker.inbox import Check
 
 CLUSTER = "local-muster"
 ACCOUNT = {"id": "a", "currency": "USD", "cash": "1", "equity": "1", "buying_power": "1"}
@@ -365,6 +368,19 @@ def test_a_claim_is_given_back(
     calls[Role.WORKER] += recorder.calls
 
 
+def test_a_broker_session_reads_its_secret_and_sends_its_fill_checks(
+    recorder: Recorder, client: Callable[[str], Any], calls: dict[Role, list[Call]]
+) -> None:
+    secret = json.dumps({"broker": "paper", "key_id": "k", "secret": "s"})
+    client("secretsmanager").create_secret(Name="muster/local/brokers/u-session", SecretString=secret)
+    url = client("sqs").get_queue_url(QueueName="local-order-tasks.fifo")["QueueUrl"]
+    recorder.calls.clear()
+    read = secrets_reader(aws(recorder.url, "secretsmanager"))
+    assert read("muster/local/brokers/u-session").key_id == "k"
+    SqsChecks(lambda: aws(recorder.url, "sqs"), url)([Check("o-1", "d-1", "{}")])
+    calls[Role.WORKER] += recorder.calls
+
+
 def test_the_api_commands_looks_redrives_and_purges_with_its_own_rights(
     recorder: Recorder,
     client: Callable[[str], Any],
@@ -440,7 +456,7 @@ def test_every_call_the_code_made_is_allowed(dev: Synth, calls: dict[Role, list[
             assert ids[0] in resources, f"{role} may {call.action}, but not on {call.subject}"
 
 
-@pytest.mark.parametrize("role", [*FUNCTIONS, Role.API])
+@pytest.mark.parametrize("role", [*FUNCTIONS, Role.WORKER, Role.API])
 def test_nothing_is_allowed_that_no_code_calls(dev: Synth, calls: dict[Role, list[Call]], role: Role) -> None:
     called = {call.action for call in calls[role]}
     called |= {implied for action in called for implied in IMPLIED.get(action, ())}
