@@ -17,6 +17,7 @@ import pytest
 
 from local.driver import EngineProcess, until
 from local.event_source import LONG_POLL_S
+from local.valkey import embedded_valkey
 
 
 @pytest.fixture(scope="module")
@@ -195,3 +196,18 @@ def test_the_claim_channel_sqs_serves_the_same_contract(tmp_path: Path) -> None:
         assert engine.ready("by-sqs")["via"] == "warm"
     finally:
         engine.end()
+
+
+def test_an_existing_server_is_used_and_left_running(tmp_path: Path) -> None:
+    with embedded_valkey(tmp_path / "theirs") as theirs:
+        engine = EngineProcess(tmp_path / "engine", "--pool", "1", "--valkey-url", theirs.url)
+        try:
+            engine.start()
+            assert engine.endpoints["valkey"] == theirs.url
+            engine.command("guest", "start")
+            engine.ready("guest")
+            assert engine.stop() == 0
+        finally:
+            engine.end()
+        assert theirs.alive
+        assert theirs.client().exists("worker:desired:{guest}") == 1
