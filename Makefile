@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up demo supervise sim chaos synth test lint format clean
+.PHONY: help setup up demo supervise sim chaos synth test bench bench-check lint format clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -50,6 +50,12 @@ synth: $(READY) node_modules/.ready ## write the AWS templates to cdk.out (ENVIR
 test: $(READY) ## run every test
 	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/e2e
 	$(BIN)/python -m pytest tests/e2e
+
+bench: $(READY) ## the quick form of every benchmark (under 5 minutes), into bench/results/latest.md
+	$(BIN)/python -m bench.run
+
+bench-check: $(READY) ## the same, and fail when a ratio is below its floor in bench/floors.toml
+	$(BIN)/python -m bench.run --check
 
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .
