@@ -16,6 +16,7 @@ COMMANDS = (
     LazyCommand("ls", "cli.workers:app", "List workers."),
     LazyCommand("explain", "cli.workers:app", "Say why a worker is as it is, and what comes next."),
     LazyCommand("logs", "cli.workers:app", "Show a worker's output."),
+    LazyCommand("top", "cli.top:top", "Watch the fleet in the terminal, and command it from there."),
     LazyCommand("pool", "cli.fleet:app", "Show the warm pool, or set its target."),
     LazyCommand("queues", "cli.fleet:app", "Show every queue with what waits in it."),
     LazyCommand("dlq", "cli.dlq:app", "Look at messages that were given up, send them again or drop them."),

@@ -96,7 +96,7 @@ def status(
     fleet = {"counts": counts, "pool": cli.call("GET", "/v1/pool"), "queues": cli.call("GET", "/v1/queues")}
     lines = table("", "")
     for phase, count in counts.items():
-        add(lines, _coloured(phase), str(count))
+        add(lines, coloured(phase), str(count))
     pool = fleet["pool"]
     add(lines, "pool", f"{pool['idle']} idle of {pool['target']}, {pool['launching']} launching")
     for queue in fleet["queues"]:
@@ -133,11 +133,11 @@ def ls(
         add(
             rows,
             worker["user_id"],
-            _coloured(worker["phase"]),
-            _ago(worker["since"]),
+            coloured(worker["phase"]),
+            ago(worker["since"]),
             worker["via"] or "-",
             "-" if worker["heartbeat_age_s"] is None else f"{worker['heartbeat_age_s']:.0f} s",
-            _dash(worker["start_latency_ms"]),
+            dash(worker["start_latency_ms"]),
             str(worker["failures"]),
             worker["reason"] or "",
         )
@@ -209,8 +209,8 @@ def _send(
     rows = table("user", "phase", "via", "start ms", "reason")
     for user in users:
         worker = waiting.seen[user] or {}
-        latency = _dash(worker.get("start_latency_ms"))
-        phase = _coloured(worker.get("phase", "unknown"))
+        latency = dash(worker.get("start_latency_ms"))
+        phase = coloured(worker.get("phase", "unknown"))
         add(rows, user, phase, worker.get("via") or "-", latency, worker.get("reason") or "")
     cli.show([{**one, "worker": waiting.seen[one["user_id"]]} for one in sent], rows)
     if bad := [user for user in users if not waiting.well(user)]:
@@ -218,11 +218,11 @@ def _send(
         raise Failure(Code.FAILED, f"{action}: {why}; 'muster explain {bad[0]}' says why")
 
 
-def _coloured(phase: str) -> Text:
+def coloured(phase: str) -> Text:
     return Text(phase, style=_COLOURS.get(phase, ""))
 
 
-def _dash(value: object) -> str:
+def dash(value: object) -> str:
     return "-" if value is None else str(value)
 
 
@@ -230,7 +230,7 @@ def _clock(moment: str) -> str:
     return datetime.fromisoformat(moment).astimezone().strftime("%H:%M:%S.%f")[:-3]
 
 
-def _ago(moment: str | None) -> str:
+def ago(moment: str | None) -> str:
     if moment is None:
         return "-"
     seconds = max(0, round((datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds()))
@@ -243,5 +243,5 @@ def _ago(moment: str | None) -> str:
 def _details(worker: dict[str, Any]) -> Any:
     lines = table("", "")
     for name, value in worker.items():
-        add(lines, name, _coloured(value) if name == "phase" else _dash(value))
+        add(lines, name, coloured(value) if name == "phase" else dash(value))
     return lines
