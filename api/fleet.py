@@ -41,6 +41,7 @@ from muster.model import Phase, UserView
 from muster.queues import SqsCommands
 from muster.settings import Settings
 from muster.store import Step, Store, command, tagged, text
+from muster.traces import Spans, trace_of
 
 _LUA = Path(__file__).parent / "lua"
 IDEMPOTENCY_S = 24 * 3600
@@ -79,6 +80,7 @@ class Fleet:
         self._commands = SqsCommands(sqs, settings.queue_worker_control)
         self._queues = Queues(sqs, settings)
         self._feed = Feed(store.client)
+        self._spans = Spans(settings.otlp_endpoint, "muster-api")
         self._snapshot_lock = threading.Lock()
         self._snapshot: _Snapshot | None = None
 
@@ -98,6 +100,7 @@ class Fleet:
         deduplication id, and after that the core sees the same command id at the same moment and does
         nothing, or finds it superseded.
         """
+        began = self._clock.now()
         asked = {"action": action.value, "credentials_ref": credentials_ref, "reason": reason}
         # Validated before it is remembered: a key must never hold a command that cannot be sent.
         fresh = _command(user_id, asked | {"command_id": uuid.uuid4().hex}, issued_at_ms=0)
@@ -114,6 +117,8 @@ class Fleet:
         sent = _command(user_id, remembered, issued_at_ms=int(issued_at))
         self._commands.send([sent])
         self._nudge(WORKER_CONTROL.name)
+        self._spans.add(trace_of(sent.command_id), "api", began, self._clock.now(), action=action.value)
+        self._spans.flush_soon()
         return Accepted(sent.command_id, tag == "repeated")
 
     def worker(self, user_id: str) -> WorkerView | None:

@@ -26,6 +26,7 @@ def up(
     speed: Annotated[float, typer.Option(min=0.1, help="Run the schedules this much faster.")] = 1.0,
     claim_channel: Annotated[str, typer.Option(help="How claims travel: valkey or sqs.")] = "valkey",
     session: Annotated[str, typer.Option(help="What a worker does: idle, broker, or module:Class.")] = "idle",
+    otlp: Annotated[str, typer.Option(help="Send OpenTelemetry spans of each start to this address.")] = "",
 ) -> None:
     """Start the whole system on this machine: Valkey, queues, functions, workers, API. Ctrl-C stops it.
 
@@ -42,7 +43,7 @@ def up(
         console.print(f"--claim-channel is {claim_channel!r}: use valkey or sqs", style="red")
         raise typer.Exit(2)
     engine = Engine(
-        Options(dir, api_port, aws_port, valkey_port, valkey_url, pool, speed, claim_channel, session)
+        Options(dir, api_port, aws_port, valkey_port, valkey_url, pool, speed, claim_channel, session, otlp)
     )
     try:
         endpoints = engine.start()

@@ -34,6 +34,7 @@ from muster.orders import FillCheck, OrderDeps
 from muster.queues import SqsCommands
 from muster.settings import Settings
 from muster.store import Store
+from muster.traces import Spans
 from muster.vault import secrets_reader
 
 
@@ -100,6 +101,8 @@ def from_settings(settings: Settings) -> Wiring:
             CallBudget(store, priority),
         )
 
+    spans = Spans(settings.otlp_endpoint, "muster-worker-control")
+
     def deps(priority: Priority) -> Deps:
         return Deps(
             store=store,
@@ -110,6 +113,7 @@ def from_settings(settings: Settings) -> Wiring:
             pool=settings.pool,
             version=settings.version,
             wake_pool=lambda: _wake(functions, settings.fn_pool_manager, {"source": "muster.claim"}),
+            spans=spans,
         )
 
     def invoke_batches(batches: Sequence[Batch]) -> None:

@@ -50,6 +50,7 @@ from muster.orders import OrderDeps
 from muster.queues import SqsCommands
 from muster.settings import Settings
 from muster.store import Store
+from muster.traces import Spans
 from muster.vault import secrets_reader
 
 log = logging.getLogger(__name__)
@@ -78,6 +79,7 @@ class Options:
     speed: float = 1.0
     claim_channel: str = "valkey"
     session: str = "idle"
+    otlp: str = ""  #: where spans go
 
 
 class Engine:
@@ -172,6 +174,7 @@ class Engine:
             version="local",
             region=REGION,
             aws_endpoint=self._aws.url,
+            otlp_endpoint=self.options.otlp,
         )
 
     def _environment(self) -> dict[str, str]:
@@ -205,6 +208,7 @@ class Engine:
             pool=self._settings.pool,
             version=self._settings.version,
             wake_pool=lambda: self._schedules.poke(blueprint.FN_POOL_MANAGER.name),
+            spans=Spans(self._settings.otlp_endpoint, "muster-worker-control"),
         )
         self._deps = deps
 

@@ -11,6 +11,7 @@ from muster.clock import Clock
 from muster.commands import Command
 from muster.launchers.port import Launcher
 from muster.store import Store
+from muster.traces import NO_SPANS, Spans
 
 
 class CommandSender(Protocol):
@@ -34,3 +35,4 @@ class Deps:
     version: str
     #: Ask for a pool_manager run now. Best effort: the schedule is the safety net.
     wake_pool: Callable[[], None]
+    spans: Spans = NO_SPANS

@@ -22,6 +22,7 @@ from muster.deps import Deps
 from muster.errors import MusterError, Refused, TryLater
 from muster.launchers.port import Launch, NewAttempt, TaskKind
 from muster.store import Step
+from muster.traces import trace_of
 
 
 class Outcome(StrEnum):
@@ -96,6 +97,7 @@ def _apply_wave(commands: list[Command], deps: Deps) -> list[Result]:
     """At most one command per user."""
     if not commands:
         return []
+    began = deps.clock.now()
     try:
         # The step before the index: whoever removes a forgotten user checks the epoch after removing.
         replies = deps.store.run_durably(
@@ -120,6 +122,10 @@ def _apply_wave(commands: list[Command], deps: Deps) -> list[Result]:
         # The leases stand; the same commands come back and resume the same epochs.
         for start in starts:
             results.setdefault(start.command.user_id, away)
+    for start in starts:
+        trace = trace_of(start.begin.command_id, start.command.start_cause, start.begin.epoch)
+        result = str(results[start.command.user_id])
+        deps.spans.add(trace, "worker_control", began, deps.clock.now(), result=result)
     return [results[command.user_id] for command in commands]
 
 

@@ -70,6 +70,8 @@ class Settings:
     scheduler_role_arn: str = ""
     #: AWS Region.
     region: str = "us-east-1"
+    #: Where spans go (OTLP over HTTP), for example http://127.0.0.1:4318; empty: none are made.
+    otlp_endpoint: str = ""
     #: Address of a local AWS endpoint; empty on AWS.
     aws_endpoint: str = ""
 

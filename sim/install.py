@@ -27,7 +27,6 @@ def installed() -> Iterator[None]:
             (boot, "Heart", SimHeart),
             (boot, "Control", SimControl),
             (boot, "_log", lambda message: None),  # noqa: ARG005
-            (boot, "_start_latency", lambda given: None),  # noqa: ARG005
             (traceback, "print_exc", lambda: None),
             (telemetry.Emitter, "add", lambda self, *rest, **more: None),  # noqa: ARG005
             (telemetry.Emitter, "flush", lambda self: None),  # noqa: ARG005

@@ -236,17 +236,19 @@ class SimWorker(Actor):
             stopping=self.stopping.is_set,
             log=self.log.append,
         )
-        stopping = cast(Any, self.stopping)
+        stopping, moments = cast(Any, self.stopping), boot.Moments(woken=0)
         if given:
-            taken = boot._drive(cold_start(me, given), None, stopping)
+            taken = boot._drive(cold_start(me, given), None, stopping, moments)
         else:
             real: ClaimChannel = (
                 ValkeyChannel(world.client, world.pool, self.name)
                 if world.claims_on_valkey
                 else SqsChannel(world.sqs, world.claim_queue)
             )
-            taken = boot._drive(pool_wait(me), cast(Any, SimChannel(self, real)), stopping)
-        return taken if isinstance(taken, Exit) else boot.serve(me, taken, world.session(self), stopping)
+            taken = boot._drive(pool_wait(me), cast(Any, SimChannel(self, real)), stopping, moments)
+        if isinstance(taken, Exit):
+            return taken
+        return boot.serve(me, taken, world.session(self), stopping, when_ready=lambda: None)
 
     def spawn(self, body: Callable[[], None]) -> None:
         loop = self.world.loop

@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import Any
 
 from muster import steps
@@ -22,6 +23,7 @@ from muster.errors import LostLease, MusterError
 from muster.model import Assignment, Cause, Phase, Via
 from muster.settings import Settings
 from muster.store import Store
+from muster.traces import Spans, trace_of
 from worker.control import Control
 from worker.exits import Exit
 from worker.heart import Heart
@@ -29,10 +31,20 @@ from worker.lease import Lease
 from worker.life import AwaitClaim, Effect, Me, Pause, cold_start, pool_wait
 from worker.session import Context, SessionRefused, session_named
 
+
+@dataclass(slots=True)
+class Moments:
+    """When this worker learned of its user, and when it had the mark (seconds since 1970)."""
+
+    woken: float
+    taken: float = 0.0
+
+
 _NAME = f"w-{uuid.uuid4().hex[:16]}"
 
 
 def main() -> int:
+    moments = Moments(woken=time.time())
     try:
         settings = Settings.from_env(os.environ)
         given = _cold_assignment(os.environ)
@@ -58,18 +70,21 @@ def main() -> int:
         log=_log,
     )
     if given:
-        taken = _drive(cold_start(me, given), None, stopping)
+        taken = _drive(cold_start(me, given), None, stopping, moments)
     else:
         channel = _channel(settings)
         _on_stop(stopping, channel.wake)
-        taken = _drive(pool_wait(me), channel, stopping)
+        taken = _drive(pool_wait(me), channel, stopping, moments)
         _on_stop(stopping)
     if isinstance(taken, Exit):
         return taken
-    return serve(me, taken, session, stopping)
+    spans = Spans(settings.otlp_endpoint, "muster-worker")
+    return serve(me, taken, session, stopping, lambda: _tell_ready(taken, moments, spans))
 
 
-def serve(me: Me, given: Assignment, session: Any, stopping: threading.Event) -> Exit:
+def serve(
+    me: Me, given: Assignment, session: Any, stopping: threading.Event, when_ready: Callable[[], None]
+) -> Exit:
     """Act for the user until told to stop; let go of the mark last."""
 
     def stop(why: str) -> None:
@@ -87,7 +102,7 @@ def serve(me: Me, given: Assignment, session: Any, stopping: threading.Event) ->
             session.open(ctx)
             heart.ready = True
             ctx.publish(phase=Phase.READY.value)
-            _start_latency(given)
+            when_ready()
             session.run(ctx)
         finally:
             ctx.state = ctx.state | {"phase": Phase.DRAINING.value}
@@ -115,7 +130,10 @@ def serve(me: Me, given: Assignment, session: Any, stopping: threading.Event) ->
 
 
 def _drive(
-    life: Generator[Effect, Any, Assignment | Exit], channel: ClaimChannel | None, stopping: threading.Event
+    life: Generator[Effect, Any, Assignment | Exit],
+    channel: ClaimChannel | None,
+    stopping: threading.Event,
+    moments: Moments,
 ) -> Assignment | Exit:
     """Answer what a life waits for, in real time. A failing wait is thrown into the life, which knows."""
     answer: Any = None
@@ -125,6 +143,7 @@ def _drive(
             effect = life.throw(error) if error else life.send(answer)
         except StopIteration as end:
             outcome: Assignment | Exit = end.value
+            moments.taken = time.time()
             return outcome
         answer, error = None, None
         match effect:
@@ -133,6 +152,7 @@ def _drive(
             case AwaitClaim(seconds) if channel is not None:
                 try:
                     answer = channel.receive(seconds) if not stopping.is_set() else None
+                    moments.woken = time.time()
                 except MusterError as away:
                     error = away
 
@@ -188,10 +208,18 @@ def _task_id(environ: Any) -> str:
     return f"pid-{os.getpid()}"
 
 
-def _start_latency(given: Assignment) -> None:
-    """One EMF line on standard output; the log driver's group turns it into the StartLatency metric."""
+def _tell_ready(given: Assignment, moments: Moments, spans: Spans) -> None:
+    """One EMF line on standard output, which the log driver's group turns into the StartLatency metric; and
+    the start's own spans. A repair began with its epoch: the owner's command may be days old."""
     via = "repair" if given.cause is Cause.REPAIR else given.via.value
-    now_ms = time.time() * 1000
+    now = time.time()
+    trace = trace_of(given.command_id, given.cause, given.epoch)
+    began_ms = given.epoch if given.cause in (Cause.REPAIR, Cause.MOVE) else given.issued_at_ms
+    spans.add(trace, "start", began_ms / 1000, now, root=True, via=via, cause=given.cause, user_id=given.user)
+    spans.add(trace, "take mark", moments.woken, moments.taken)
+    spans.add(trace, "open session", moments.taken, now)
+    spans.flush_soon()
+    now_ms = now * 1000
     spec = {
         "Namespace": "Muster",
         "Dimensions": [["via"]],

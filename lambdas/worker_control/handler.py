@@ -39,7 +39,9 @@ def _failures(records: list[dict[str, Any]]) -> dict[str, MusterError]:
             commands.append((record, command))
         except BadCommand as bad:
             _park(record, bad, failures)
-    results = apply([command for _, command in commands], wiring.deps(Priority.START))
+    deps = wiring.deps(Priority.START)
+    results = apply([command for _, command in commands], deps)
+    deps.spans.flush()
     with metrics(FN_WORKER_CONTROL.name) as emitter:
         for (record, command), result in zip(commands, results, strict=True):
             if isinstance(result, Refused):

@@ -49,7 +49,7 @@ def test_a_waiting_pool_worker_has_loaded_nothing_it_does_not_need(valkey_server
 import sys
 import worker.boot as boot
 drive = boot._drive
-def spy(life, channel, stopping):
+def spy(life, channel, stopping, moments):
     receive = channel.receive
     def looked_at(seconds):
         heavy = {"boto3", "botocore", "pydantic", "fastapi", "typer", "aws_lambda_powertools"}
@@ -57,7 +57,7 @@ def spy(life, channel, stopping):
         boot.signal.raise_signal(boot.signal.SIGTERM)
         return receive(seconds)
     channel.receive = looked_at
-    return drive(life, channel, stopping)
+    return drive(life, channel, stopping, moments)
 boot._drive = spy
 sys.exit(boot.main())
 """
