@@ -18,6 +18,7 @@ from api.orders import OrderDesk
 from api.routes import orders
 from muster.clients import aws_client, valkey_client
 from muster.errors import Refused
+from muster.scrub import guard, learn
 from muster.settings import Settings
 from muster.store import Store
 
@@ -28,6 +29,7 @@ def build(environ: Mapping[str, str]) -> FastAPI:
     """The API of the deployment that `environ` describes."""
     if not (token := environ.get(TOKEN_VARIABLE)):
         raise Refused(f"{TOKEN_VARIABLE} is not set; it holds the token that callers must show")
+    learn(token)
     settings = Settings.from_env(environ)
     store = Store(valkey_client(settings), wait_replica=settings.valkey_wait_replica)
     fleet = Fleet(store, aws_client(settings, "sqs"), settings)
@@ -36,6 +38,7 @@ def build(environ: Mapping[str, str]) -> FastAPI:
 
 @cache
 def _app() -> FastAPI:
+    guard()
     return build(os.environ)
 
 

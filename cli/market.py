@@ -8,6 +8,7 @@ import typer
 import uvicorn
 
 from muster.clock import SystemClock
+from muster.scrub import guard
 from supervisor.market.data import Market
 from supervisor.market.server import Faults, create_app
 from supervisor.timings import MARKET_PORT
@@ -22,6 +23,7 @@ def market(
     garbage: Annotated[float, typer.Option(min=0, max=1, help="Share that are half a JSON.")] = 0.0,
 ) -> None:
     """Serve a market for strategies to work on. The knobs can be turned later by PUT /faults."""
+    guard()
     faults = Faults(slow_s=slow, throttle=throttle, fail=fail, garbage=garbage)
     uvicorn.run(
         create_app(Market(seed), faults, SystemClock()), host="127.0.0.1", port=port, log_level="warning"

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from muster.scrub import guard
 from supervisor.main import run
 from supervisor.timings import API_PORT
 
@@ -28,6 +29,7 @@ def supervise(
     Exit codes: 0 stopped, 1 the API's port is taken, 2 FILE is broken, 4 another supervisor runs,
     5 the server does not answer.
     """
+    guard()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     raise typer.Exit(run(file, valkey_url, api_port, prefix, os.environ))
 

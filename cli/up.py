@@ -14,6 +14,7 @@ from rich.console import Console
 
 from muster import blueprint
 from muster.errors import MusterError
+from muster.scrub import guard
 
 
 def up(
@@ -34,6 +35,7 @@ def up(
     """
     from local.engine import Engine, Options
 
+    guard()
     console = Console(stderr=True)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
     stop = threading.Event()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import wraps
+from typing import Any, TypeVar
 
 from aws_lambda_powertools import Logger
 from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.metrics.provider.cloudwatch_emf.cloudwatch import AmazonCloudWatchEMFProvider
+
+from muster.scrub import guard_records, scrub, scrubbed
 
 NAMESPACE = "Muster"
 
@@ -42,7 +47,28 @@ class Metric(StrEnum):
 
 
 def logger(function: str) -> Logger:
-    return Logger(service=function, log_uncaught_exceptions=False)
+    """Scrubbed twice: as text for this logger, and as records for the loggers of the libraries, whose
+    handler on AWS is the runtime's own and writes past standard output."""
+    guard_records()
+    return Logger(service=function, log_uncaught_exceptions=False, stream=scrubbed(sys.stdout))
+
+
+T = TypeVar("T")
+
+
+def scrubbed_errors(handler: Callable[[dict[str, Any], Any], T]) -> Callable[[dict[str, Any], Any], T]:
+    """The runtime itself writes down what a handler raises: without this, as it was raised."""
+
+    @wraps(handler)
+    def handle(event: dict[str, Any], context: Any) -> T:
+        try:
+            return handler(event, context)
+        except Exception as failed:
+            if (clean := scrub(str(failed))) == str(failed):
+                raise
+            raise RuntimeError(f"{type(failed).__name__}: {clean}") from None
+
+    return handle
 
 
 class Emitter:

@@ -19,6 +19,7 @@ from api.routes import jobs, orders
 from muster.clients import aws_client, valkey_client
 from muster.jobs import connect
 from muster.jobs.capacity import ProcessLauncher
+from muster.scrub import guard
 from muster.settings import Settings
 from muster.store import Store
 
@@ -29,6 +30,7 @@ def main() -> None:
     parser.add_argument("--token-file", type=Path, required=True)
     parser.add_argument("--logs", type=Path, required=True)
     arguments = parser.parse_args()
+    guard()
     threading.Thread(target=_end_with_the_engine, daemon=True).start()
     settings = Settings.from_env(os.environ)
     store = Store(valkey_client(settings))

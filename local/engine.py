@@ -48,6 +48,7 @@ from muster.launchers.process import ProcessLauncher
 from muster.maintenance import Batch
 from muster.orders import OrderDeps
 from muster.queues import SqsCommands
+from muster.scrub import scrubbed
 from muster.settings import Settings
 from muster.store import Store
 from muster.traces import Spans
@@ -103,7 +104,7 @@ class Engine:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock.acquire()
         # Before the handlers are imported: their logs and metrics belong in a file, not on the terminal.
-        sys.stdout = (self._folder / "functions.log").open("a", encoding="utf-8", buffering=1)
+        sys.stdout = scrubbed((self._folder / "functions.log").open("a", encoding="utf-8", buffering=1))
         (self._folder / "endpoints.json").unlink(missing_ok=True)
         valkey_url = self.options.valkey_url or self._start_valkey()
         paper_url = self._paper.start() if self._paper else ""

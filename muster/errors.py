@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from muster.scrub import hide
+
 
 class MusterError(Exception):
-    """Base of every error Muster raises on purpose."""
+    """Base of every error Muster raises on purpose. Its text ends up in states, reasons and answers, and may
+    quote somebody else's words: it never holds a secret this process knows."""
+
+    def __init__(self, *said: object) -> None:
+        super().__init__(*(hide(word) if isinstance(word, str) else word for word in said))
 
 
 class BadCommand(MusterError):

@@ -1,4 +1,4 @@
-"""Broker credentials by reference. What is read here is never logged and never kept anywhere else."""
+"""Broker credentials by reference. What is read here is never written: the scrubber learns it first."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from muster.brokers.port import BadCredentials, Credentials
 from muster.errors import TryLater
+from muster.scrub import learn, learn_fields
 
 
 def secrets_reader(secrets: Any) -> Callable[[str], Credentials]:
@@ -24,6 +25,9 @@ def secrets_reader(secrets: Any) -> Callable[[str], Credentials]:
             raise BadCredentials(f"there is no secret {reference!r}; store it, then start again") from missing
         except (BotoCoreError, ClientError) as away:
             raise TryLater("Secrets Manager is away; this is tried again") from away
-        return Credentials.parse(text)
+        found = Credentials.parse(text)
+        learn(found.key_id, found.secret)
+        learn_fields(found.options)
+        return found
 
     return read

@@ -21,6 +21,7 @@ from muster.clients import aws_client, valkey_client
 from muster.clock import SystemClock
 from muster.errors import LostLease, MusterError
 from muster.model import Assignment, Cause, Phase, Via
+from muster.scrub import guard, hide
 from muster.settings import Settings
 from muster.store import Store
 from muster.traces import Spans, trace_of
@@ -45,6 +46,7 @@ _NAME = f"w-{uuid.uuid4().hex[:16]}"
 
 def main() -> int:
     moments = Moments(woken=time.time())
+    guard()
     try:
         settings = Settings.from_env(os.environ)
         given = _cold_assignment(os.environ)
@@ -112,7 +114,7 @@ def serve(
     except LostLease as lost:
         code, why = Exit.LEASE_LOST, str(lost)
     except Exception as failed:  # noqa: BLE001 - user code may raise anything; the reason must be seen
-        code, why = Exit.SESSION_FAILED, f"session failed: {failed!r}"
+        code, why = Exit.SESSION_FAILED, hide(f"session failed: {failed!r}")
         import traceback
 
         traceback.print_exc()

@@ -23,6 +23,7 @@ from redis.retry import Retry
 
 from muster.clock import SystemClock
 from muster.errors import TryLater
+from muster.scrub import guard
 from muster.store import Store
 from supervisor.timings import INTERVAL_SEC, Timings
 from worker.cycle import worker_class
@@ -75,6 +76,7 @@ async def _live(key: str, environment: Mapping[str, str]) -> int:
 
 
 def main() -> None:
+    guard()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         code = asyncio.run(_live(sys.argv[1], os.environ))

@@ -29,6 +29,7 @@ from muster.jobs import Verdict, WorkerRegistration, WorkerStatus
 from muster.jobs.capacity import Launch, ProcessLauncher, check
 from muster.jobs.model import HEARTBEAT, IDLE_EXIT, SAFETY_CHECK, TIME_LIMIT
 from muster.jobs.ports import WorkPool
+from muster.scrub import guard
 from worker.jobs_backend import open_jobs
 from worker.jobs_context import PROCESSORS
 from worker.jobs_slot import Current, Slot
@@ -306,6 +307,7 @@ def same_options(argv: list[str]) -> tuple[str, ...]:
 
 def main(argv: list[str]) -> int:
     options = parse(argv)
+    guard()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     launch = None if options.no_launch else ProcessLauncher(options.url, same_options(argv))
     return JobWorker(options, launch).run()

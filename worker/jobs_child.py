@@ -26,6 +26,7 @@ from typing import Any
 from muster.errors import LostLease, TryLater
 from muster.jobs import Finished, Jobs, Verdict, WorkerStatus, WorkItem
 from muster.jobs.ports import WorkPool
+from muster.scrub import guard
 from worker.jobs_backend import open_jobs
 from worker.jobs_context import Context, JobCancelled, WorkerLeaving, peak_memory_mb, resolve
 from worker.jobs_slot import Current, Slot
@@ -173,6 +174,7 @@ class Child:
 
 def main(argv: list[str]) -> int:
     options = parse(argv)
+    guard()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     # The parent decides about stopping; a signal to the whole group must not cut a job in half.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from muster.errors import MusterError
 from muster.model import Assignment, Phase
+from muster.scrub import hide
 from worker.lease import Lease
 
 
@@ -43,7 +44,7 @@ class Context:
         self.publish(phase=Phase.READY.value, reason="")
 
     def state_json(self) -> str:
-        return json.dumps(self.state, separators=(",", ":"))
+        return hide(json.dumps(self.state, separators=(",", ":")))
 
 
 class Session(Protocol):

@@ -6,7 +6,7 @@ from typing import Any
 
 from aws_lambda_powertools.metrics import MetricUnit
 
-from lambdas.telemetry import Metric, logger, metrics
+from lambdas.telemetry import Metric, logger, metrics, scrubbed_errors
 from lambdas.wiring import wired
 from muster.blueprint import FN_MAINTENANCE
 from muster.budget import Priority
@@ -15,6 +15,7 @@ from muster.maintenance import sweep
 log = logger(FN_MAINTENANCE.name)
 
 
+@scrubbed_errors
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:  # noqa: ARG001 - a schedule says nothing
     wiring = wired()
     run_id = context.aws_request_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lambdas.job_pools import look_after
-from lambdas.telemetry import Emitter, Metric, logger, metrics
+from lambdas.telemetry import Emitter, Metric, logger, metrics, scrubbed_errors
 from lambdas.wiring import wired
 from muster.blueprint import FN_MAINTENANCE_WORKER, INSTANCE_DRAINING, TASK_STOPPED
 from muster.budget import Priority
@@ -26,6 +26,7 @@ _METRIC_OF = {
 }
 
 
+@scrubbed_errors
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:  # noqa: ARG001
     with metrics(FN_MAINTENANCE_WORKER.name) as emitter:
         match event:

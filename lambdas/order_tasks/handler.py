@@ -13,7 +13,7 @@ from typing import Any
 from aws_lambda_powertools.metrics import MetricUnit, single_metric
 
 from lambdas.records import answer, parked
-from lambdas.telemetry import NAMESPACE, Metric, logger, metrics
+from lambdas.telemetry import NAMESPACE, Metric, logger, metrics, scrubbed_errors
 from lambdas.wiring import Wiring, wired
 from muster.blueprint import BATCH_RECORDS, FN_ORDER_TASKS
 from muster.errors import BadCommand, MusterError, TryLater
@@ -22,6 +22,7 @@ from muster.orders import AWAY_PAUSE, Look, check_fill, parse_check
 log = logger(FN_ORDER_TASKS.name)
 
 
+@scrubbed_errors
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     wiring = wired()
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from lambdas.job_pools import ensure
-from lambdas.telemetry import Metric, logger, metrics
+from lambdas.telemetry import Metric, logger, metrics, scrubbed_errors
 from lambdas.wiring import wired
 from muster.blueprint import FN_POOL_MANAGER
 from muster.budget import Priority
@@ -18,6 +18,7 @@ from muster.warm_pool import manage, target_of
 log = logger(FN_POOL_MANAGER.name)
 
 
+@scrubbed_errors
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     wiring = wired()
     if "pool_id" in event:

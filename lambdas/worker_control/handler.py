@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lambdas.records import answer, parked
-from lambdas.telemetry import Metric, logger, metrics
+from lambdas.telemetry import Metric, logger, metrics, scrubbed_errors
 from lambdas.wiring import wired
 from muster.blueprint import FN_WORKER_CONTROL
 from muster.budget import Priority
@@ -22,6 +22,7 @@ _METRIC_OF = {
 }
 
 
+@scrubbed_errors
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     failures = _failures(event["Records"])
     return answer(event, context, wired().settings.queue_worker_control, failures)

@@ -29,6 +29,7 @@ from local.paper.book import Book, DuplicateOrder, secret_hash
 from local.paper.faults import Faults
 from local.paper.matching import Matching
 from local.paper.streams import Streams
+from muster.scrub import guard
 
 #: Most orders in one answer (a limit of the API), and how many without asking.
 PAGE_MAX, PAGE = 500, 50
@@ -284,4 +285,5 @@ def _instant(text: str | None) -> float | None:
 
 def serve(settings: PaperSettings) -> None:
     """Run a paper broker in this process until it is told to stop."""
+    guard()
     PaperServer(settings).run()

@@ -22,6 +22,7 @@ from local.event_source import Handler
 from local.paper.process import PaperBroker
 from muster.commands import Action, parse_command
 from muster.errors import BadCommand
+from muster.scrub import learn
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +88,7 @@ class PaperService:
         if (user, self.url) in self._known:
             return reference
         secret = hmac.new(self._seed(), user.encode(), hashlib.sha256).hexdigest()
+        learn(secret)
         said = json.dumps({"broker": "paper", "key_id": f"paper-{user}", "secret": secret, "url": self.url})
         try:
             vault.create_secret(Name=reference, SecretString=said)
