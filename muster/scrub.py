@@ -58,7 +58,7 @@ _WAYS: tuple[Callable[[str], str], ...] = (
     lambda text: json.dumps(text)[1:-1],
     lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
     lambda text: repr(text)[1:-1],
-    lambda text: quote(text, safe=""),
+    lambda text: quote(text, safe="", errors="surrogatepass"),
 )
 
 
