@@ -235,7 +235,9 @@ INDEX_BUCKETS = 256
 SWEEP_BATCH_USERS = 2500
 #: A sweep longer than this eats into the next one.
 SWEEP_ALARM = timedelta(seconds=45)
-SWEEP_LOCK = FN_MAINTENANCE.timeout
+#: The turn of a sweep's coordinator, renewed on its way. Shorter than the time to the next sweep, so that one
+#: that dies (or never hears that its turn has begun) holds up none of those after it.
+SWEEP_LEASE = timedelta(seconds=45)
 #: How long the next sweep may ask what this one found.
 SWEEP_MEMORY = timedelta(minutes=10)
 

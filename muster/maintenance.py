@@ -33,6 +33,7 @@ from muster.reconcile import (
 )
 from muster.steps import ms
 from muster.store import Step, command, fields, tagged, text
+from muster.turn import Turn
 
 _READ_CHUNK = 500
 _MEMORY_S = round(blueprint.SWEEP_MEMORY.total_seconds())
@@ -84,12 +85,13 @@ def sweep(deps: Deps, run_id: str, invoke: Callable[[Sequence[Batch]], None]) ->
         sizes = deps.store.run(
             *(command("SCARD", keys.index(bucket), parse=int) for bucket in range(blueprint.INDEX_BUCKETS))
         )
-        batches = cut_into_batches(run_id, sizes)
-        listed = _list_tasks(deps, run_id, len(batches))
-        invoke(batches)
-        stopped, suspects = _judge_leftovers(deps, other) if listed and other else (0, 0)
+        batches, turn = cut_into_batches(run_id, sizes), Turn(deps, run_id)
+        listed = _list_tasks(deps, run_id, len(batches), turn)
+        for batch in turn.over(batches):
+            invoke([batch])
+        stopped, suspects = _judge_leftovers(deps, other, turn) if listed and other else (0, 0)
     finally:
-        # Also after an error: a lock left behind would keep the next five sweeps from running.
+        # Also after an error: whoever sweeps next need not wait for the lease.
         deps.store.one(steps.end_sweep(run_id))
     seconds = deps.clock.monotonic() - began
     return SweepReport(run_id, sum(sizes), len(batches), stopped, suspects, seconds=seconds)
@@ -113,10 +115,10 @@ def cut_into_batches(run_id: str, sizes: Sequence[int]) -> list[Batch]:
     return batches
 
 
-def _list_tasks(deps: Deps, run_id: str, batches: int) -> bool:
+def _list_tasks(deps: Deps, run_id: str, batches: int, turn: Turn) -> bool:
     """Write down all tasks that may run, less the pool's own. False if nobody could list them: no judging."""
     try:
-        listed = list(deps.launcher.tasks())
+        listed = list(turn.over(deps.launcher.tasks()))
     except TryLater:
         return False
     pool_tasks = deps.store.one(command("HVALS", keys.pool_tasks(deps.pool), parse=tagged))
@@ -141,7 +143,7 @@ def _note_done(run_id: str, what: str, value: object) -> tuple[Step[Any], ...]:
     )
 
 
-def _judge_leftovers(deps: Deps, previous: str) -> tuple[int, int]:
+def _judge_leftovers(deps: Deps, previous: str, turn: Turn) -> tuple[int, int]:
     """Judge what no batch of the previous sweep claimed: (tasks stopped, tasks under suspicion)."""
     done, left, suspects = deps.store.run(
         command("HGETALL", keys.sweep_done(previous), parse=fields),
@@ -155,7 +157,7 @@ def _judge_leftovers(deps: Deps, previous: str) -> tuple[int, int]:
     expected = _in_use_now(deps, left) | _expected_by_owner(deps, views.values())
     now = deps.clock.now()
     stopped, kept = 0, []
-    for task_id, view in views.items():
+    for task_id, view in turn.over(views.items()):
         seen = SeenTask(
             status=view.status,
             age_ms=_age_ms(view, now),

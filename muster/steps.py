@@ -283,7 +283,11 @@ def take_budget(bucket: blueprint.CallBucket, calls: int, floor: int) -> Step[tu
 
 
 def begin_sweep(run_id: str) -> Step[tuple[str, ...]]:
-    return lua("begin_sweep", (keys.SWEEP_RUN,), (run_id, ms(blueprint.SWEEP_LOCK)), tagged)
+    return lua("begin_sweep", (keys.SWEEP_RUN,), (run_id, ms(blueprint.SWEEP_LEASE)), tagged)
+
+
+def keep_sweep(run_id: str) -> Step[tuple[str, ...]]:
+    return lua("keep_sweep", (keys.SWEEP_RUN,), (run_id, ms(blueprint.SWEEP_LEASE)), tagged)
 
 
 def end_sweep(run_id: str) -> Step[tuple[str, ...]]:

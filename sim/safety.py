@@ -171,7 +171,11 @@ class StopsHold(Invariant):
 
 
 class FencedStops(Invariant):
-    """A worker whose epoch has passed stops acting at its next beat, at the latest with its lease."""
+    """A worker whose epoch has passed stops acting at its next beat, at the latest with its lease.
+
+    Where a failover forgot the fence itself (a stop or a start that the replica never saw), the worker acts
+    for the epoch that the store says is current: that is the command that was lost, not a fence unheard.
+    """
 
     name = "a fenced worker stops in time"
 
@@ -186,8 +190,9 @@ class FencedStops(Invariant):
                 raised.append((int(reply[1]), self.world.loop.now))
 
     def landed(self, worker: SimWorker, given: Assignment) -> None:
-        now = self.world.loop.now
-        since = next((at for epoch, at in self._fenced.get(given.user, ()) if epoch > given.epoch), now)
+        now, forgot = self.world.loop.now, self.world.store_world.forgot
+        fences = (at for epoch, at in self._fenced.get(given.user, ()) if epoch > given.epoch)
+        since = next((at for at in fences if not forgot(at)), now)
         if now - since > _trouble_bound(self.world, [worker]):
             self.violated(f"{worker.name} still acts for {given.user}, fenced {now - since:.1f} s ago")
 

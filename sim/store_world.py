@@ -86,6 +86,10 @@ class StoreWorld:
             self.backend.restore(({}, {}))
             self.lost.append((0.0, self.world.loop.now))
 
+    def forgot(self, at: float) -> bool:
+        """Is what was acknowledged at this time gone?"""
+        return any(began <= at <= until for began, until in self.lost)
+
     def command(self, words: tuple[Any, ...]) -> Any:
         if words[0] == "WAIT":
             return 0 if self.lagging else 1

@@ -8,6 +8,9 @@ import fakeredis
 
 from muster import steps, warm_pool
 from muster.store import Store
+from sim.audit import view_of
+from sim.plan import Fault, Wish
+from tests.simulation.histories import live, served
 from tests.worlds import world
 
 
@@ -33,3 +36,38 @@ def test_a_draining_host_does_not_stop_a_worker_that_has_just_been_claimed() -> 
     assert not warm_pool.task_stopped(w.deps, "task-w1")
     w.add_idle("w2")
     assert warm_pool.task_stopped(w.deps, "task-w2")
+
+
+def test_a_fence_that_a_failover_forgot_is_not_a_fence_unheard() -> None:
+    """Seed 6673: the failover forgot the stop and gave the claim back, so another worker served the start.
+    The invariant counted the stop all the same; what the store does not know cannot stop anybody."""
+    wishes = (Wish(34.338815, "start", "u0"), Wish(37.146776, "stop", "u0", late=2.807867))
+    forgets = Fault(34.39661, "failover", amount=10.0, skip=5)
+    history = live(forgets, wishes=wishes, pool=3, on_valkey=True, lossy=True, duration=210.0, seed=6673)
+    first, second = served(history)
+    assert first.given == second.given
+    assert view_of(history, "u0").live_mark is not None
+
+
+def test_a_sweep_that_never_heard_of_its_turn_holds_up_none_after_it() -> None:
+    """Seed 7630: the answer of `begin_sweep` was lost. Its turn stayed taken for the function's timeout,
+    five sweeps found it busy, and a task of a silent host had no owner for all that time."""
+    wishes = (Wish(43.413766, "start", "u0"), Wish(115.34749, "stop", "u0"))
+    faults = (Fault(44.460605, "answer_lost", "maintenance"), Fault(119.212487, "zone_silent"))
+    history = live(*faults, wishes=wishes, users=2, pool=3, duration=200.0, seed=7630)
+    assert history.lines is not None
+    assert any("begin_sweep" in line and "answer_lost" in line for line in history.lines)
+    assert not any("'busy'" in line for line in history.lines)
+
+
+def test_a_paused_invocation_ends_before_the_system_is_called_quiet() -> None:
+    """Seed 7816: a duplicate of a command, paused for 59 s, asked ECS again with the token of the task
+    that was there. Nothing new ran; the system was only called quiet before its last invocation had ended."""
+    wishes = (Wish(33.206494, "start", "u1"),)
+    faults = (
+        Fault(219.062055, "freeze", amount=28.0),
+        Fault(231.092124, "sqs_duplicate"),
+        Fault(246.403579, "pause", "worker_control", 59.0, skip=2),
+    )
+    history = live(*faults, wishes=wishes, users=2, duration=249.26961, seed=7816)
+    assert len(served(history, "u1")) == 2

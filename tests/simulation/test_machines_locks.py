@@ -62,6 +62,13 @@ class LocksMachine(RuleBasedStateMachine):
             self.run_id, self.busy = who, True
 
     @rule(who=holders)
+    def keep_sweep(self, who: str) -> None:
+        self.store.client.pexpire(keys.SWEEP_RUN, 1000)
+        own = self.busy and self.run_id == who
+        assert self.store.one(steps.keep_sweep(who)) == (("kept",) if own else ("lost", self.run_id))
+        assert (self.store.client.pttl(keys.SWEEP_RUN) > 1000) == own
+
+    @rule(who=holders)
     def end_sweep(self, who: str) -> None:
         assert self.store.one(steps.end_sweep(who)) == ("ended" if self.run_id == who else "not_running",)
         self.busy &= self.run_id != who

@@ -64,7 +64,11 @@ def test_a_successor_is_more_patient_than_an_honest_predecessor_can_last() -> No
 def test_what_one_sweep_found_is_remembered_for_the_next() -> None:
     assert b.FN_MAINTENANCE.every is not None
     assert 2 * b.FN_MAINTENANCE.every < b.SWEEP_MEMORY
-    assert b.FN_MAINTENANCE.timeout <= b.SWEEP_LOCK
+
+
+def test_a_coordinator_that_dies_holds_up_no_sweep_after_it() -> None:
+    assert b.FN_MAINTENANCE.every is not None
+    assert b.FN_MAINTENANCE.every > b.SWEEP_LEASE
 
 
 def test_thirty_workers_fit_an_instance_by_cpu_and_by_memory() -> None:

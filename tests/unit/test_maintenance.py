@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from itertools import pairwise
 
 import pytest
@@ -215,6 +216,35 @@ def test_an_orphan_is_suspect_in_one_sweep_and_stopped_in_the_next(wt: tuple[Wor
     report, _ = w.sweep("s3")
     assert (report.suspects, report.orphans_stopped) == (0, 1)
     assert orphan not in w.launcher.living()
+
+
+def test_a_coordinator_that_died_holds_up_no_sweep_after_the_next(wt: tuple[World, VirtualTime]) -> None:
+    w, clock = wt
+    assert w.store.one(steps.begin_sweep("dead")) == ("begin", "")
+    assert w.sweep("s1")[0].busy == "dead"
+    clock.advance((blueprint.FN_MAINTENANCE.every or timedelta()).total_seconds())
+    assert w.sweep("s2")[0].busy == ""
+
+
+@pytest.mark.parametrize("asleep", [False, True])
+def test_a_slow_coordinator_keeps_its_turn_and_one_that_slept_through_it_stops_nothing(
+    wt: tuple[World, VirtualTime], asleep: bool
+) -> None:
+    w, clock = wt
+    orphan = suspect(w, clock)
+    live(w, clock)
+    lease = blueprint.SWEEP_LEASE.total_seconds()
+
+    def invoke(_: Sequence[Batch]) -> None:
+        clock.advance(lease + 1 if asleep else lease / 2)
+
+    if asleep:
+        with pytest.raises(TryLater, match="turn"):
+            sweep(w.deps, "s3", invoke)
+    else:
+        assert sweep(w.deps, "s3", invoke).orphans_stopped == 1
+        assert w.store.client.pttl(keys.SWEEP_RUN) > lease * 1000
+    assert (orphan in w.launcher.living()) == asleep
 
 
 def test_job_workers_are_not_the_sweeps_concern(wt: tuple[World, VirtualTime]) -> None:
