@@ -14,26 +14,29 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from api import problems
+from api import access, problems
+from api.audit import Audit
 from api.auth import Authenticator
 from api.guard import OPEN_PATHS, Guard
-from api.routes import events, fleet, health, page, workers
+from api.routes import events, fleet, health, me, page, workers
 from api.source import FleetSource
+from muster.store import Store
 
 TITLE = "Muster"
 
 
-def create_app(source: FleetSource, auth: Authenticator, *more: APIRouter) -> FastAPI:
-    """`more` are the parts that not every deployment has: orders, jobs."""
+def create_app(source: FleetSource, store: Store, auth: Authenticator, *more: APIRouter) -> FastAPI:
+    """`store` keeps the audit. `more` are the parts that not every deployment has: orders, jobs."""
     app = FastAPI(title=TITLE, version=version("muster"), docs_url=None, redoc_url=None)
     problems.install(app)
+    app.state.audit = audit = Audit(store)
     # Every router of the API is mounted here, in the order of its documentation.
-    for part in (workers, fleet, events, health):
-        app.include_router(part.router(source))
-    app.include_router(page.router())
-    for router in more:
+    routers = [part.router(source) for part in (workers, fleet, events, health)]
+    routers += [me.router(audit), page.router(), *more]
+    access.check(routers)
+    for router in routers:
         app.include_router(router)
-    app.add_middleware(Guard, auth=auth)
+    app.add_middleware(Guard, auth=auth, audit=audit)
     app.openapi = lambda: _documented(app)  # type: ignore[method-assign]
     return app
 

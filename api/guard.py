@@ -10,6 +10,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.audit import Audit
 from api.auth import Authenticator
 from api.problems import problem, unexpected
 
@@ -28,9 +29,10 @@ _SECURITY_HEADERS = {
 
 
 class Guard:
-    def __init__(self, app: ASGIApp, auth: Authenticator) -> None:
+    def __init__(self, app: ASGIApp, auth: Authenticator, audit: Audit) -> None:
         self._app = app
         self._auth = auth
+        self._audit = audit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -46,6 +48,8 @@ class Guard:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
+                if (audited := scope.get("state", {}).get("audited")) is not None:
+                    await self._audit.end(audited, int(message["status"]))
                 headers = MutableHeaders(scope=message)
                 for name, value in _SECURITY_HEADERS.items():
                     headers.setdefault(name, value)

@@ -33,7 +33,7 @@ def build(environ: Mapping[str, str]) -> FastAPI:
     settings = Settings.from_env(environ)
     store = Store(valkey_client(settings), wait_replica=settings.valkey_wait_replica)
     fleet = Fleet(store, aws_client(settings, "sqs"), settings)
-    return create_app(fleet, StaticToken(token), orders.router(OrderDesk(store)))
+    return create_app(fleet, store, StaticToken(token), orders.router(OrderDesk(store)))
 
 
 @cache

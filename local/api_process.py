@@ -37,6 +37,7 @@ def main() -> None:
     jobs_url = settings.valkey_url.replace("redis", "valkey", 1)
     app = create_app(
         Fleet(store, aws_client(settings, "sqs"), settings, logs=arguments.logs),
+        store,
         StaticToken(arguments.token_file.read_text(encoding="utf-8")),
         orders.router(OrderDesk(store)),
         jobs.router(connect(jobs_url), ProcessLauncher(jobs_url, log_folder=arguments.logs)),

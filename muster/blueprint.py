@@ -241,6 +241,9 @@ SWEEP_LEASE = timedelta(seconds=45)
 #: How long the next sweep may ask what this one found.
 SWEEP_MEMORY = timedelta(minutes=10)
 
+#: Changes the audit keeps at hand, about; the log keeps them all.
+AUDIT_LENGTH = 100_000
+
 #: Timeline entries kept per user for `explain`.
 HISTORY_LENGTH = 12
 

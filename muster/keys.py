@@ -15,6 +15,8 @@ CONTROL = "worker:control"
 NUDGE = "muster:nudge"
 #: Pub/sub channel of what happened, for whoever watches (the API's event stream).
 EVENTS = "muster:events"
+#: stream: every change somebody asked the API for; capped.
+AUDIT = "api:audit"
 
 
 def desired(user: str) -> str:

@@ -135,7 +135,7 @@ def _serve(
 
     source = SupervisorSource(Fleet(supervisor, signals.wake), store, Keys(prefix), supervisor.clock)
     secret, place = server.token(environment, EMBEDDED)
-    api = server.ApiServer(server.application(source, secret), server.listen(port))
+    api = server.ApiServer(server.application(source, store, secret), server.listen(port))
     api.start()
     _LOG.info("API on %s, token in %s", api.url, place)
     return api

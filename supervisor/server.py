@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import uvicorn
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 
+from api.access import of_the_fleet
 from api.app import create_app
 from api.auth import StaticToken
 from api.main import TOKEN_VARIABLE
 from muster.errors import Refused
 from muster.model import Phase
+from muster.store import Store
 from supervisor.api import SupervisorSource
 
 _HOST = "127.0.0.1"  # for other machines put a proxy with TLS in front
@@ -42,17 +44,15 @@ def listen(port: int) -> socket.socket:
         raise Refused(f"port {port} cannot be used ({taken}); choose another with --api-port") from taken
 
 
-def application(source: SupervisorSource, secret: str) -> FastAPI:
+def application(source: SupervisorSource, store: Store, secret: str) -> FastAPI:
     """The product's routes over the supervisor's workers, and the one route only a supervisor has."""
-    app = create_app(source, StaticToken(secret))
-    only_here = APIRouter(prefix="/v1", tags=["supervisor"])
+    only_here = APIRouter(prefix="/v1", tags=["supervisor"], dependencies=[Depends(of_the_fleet)])
 
     @only_here.post("/reload", summary="Read workers.yml again")
     def reload() -> Mapping[Phase, int]:
         return source.reload()
 
-    app.include_router(only_here)
-    return app
+    return create_app(source, store, StaticToken(secret), only_here)
 
 
 class ApiServer:

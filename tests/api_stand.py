@@ -11,6 +11,7 @@ from typing import Any
 import boto3
 import httpx
 import uvicorn
+from fastapi import APIRouter, FastAPI
 
 from api.app import create_app
 from api.auth import StaticToken
@@ -69,12 +70,15 @@ def run_worker(store: Store, given: Assignment, *, ready: bool = True, state: st
     store.one(steps.beat_mark(given, f"w-{given.user}", task, "v1", state, ready=ready))
 
 
+def app_of(source: Any, *more: APIRouter) -> FastAPI:
+    """The application over a fleet of the tests, with the fleet's own store."""
+    return create_app(source, source._store, StaticToken(TOKEN), *more)
+
+
 @contextmanager
-def served(source: Any) -> Iterator[str]:
+def served(source: Any, *more: APIRouter) -> Iterator[str]:
     """The API on a real socket; yields its address."""
-    config = uvicorn.Config(
-        create_app(source, StaticToken(TOKEN)), port=0, log_level="error", timeout_graceful_shutdown=1
-    )
+    config = uvicorn.Config(app_of(source, *more), port=0, log_level="error", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from api.access import of_the_fleet
 from api.source import DeadLetter, FleetSource, NotFound, PoolView, QueueView
 
 #: More idle workers than this is a slip of the finger, not a plan.
@@ -42,7 +43,7 @@ class Purged:
 
 
 def router(source: FleetSource) -> APIRouter:
-    routes = APIRouter(prefix="/v1", tags=["fleet"])
+    routes = APIRouter(prefix="/v1", tags=["fleet"], dependencies=[Depends(of_the_fleet)])
 
     @routes.get("/pool", summary="The warm pool")
     def pool() -> PoolView:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from starlette.responses import PlainTextResponse
 
+from api.access import of_nobody, of_the_fleet
 from api.source import FleetSource, WorkerQuery, WorkerView
 from muster.model import Phase, Via
 
@@ -17,16 +18,21 @@ _MOST_READY = 1_000_000
 def router(source: FleetSource) -> APIRouter:
     routes = APIRouter(tags=["health"])
 
-    @routes.get("/healthz", summary="The process lives")
+    @routes.get("/healthz", summary="The process lives", dependencies=[Depends(of_nobody)])
     async def healthz() -> dict[str, str]:
         return {"status": "ok"}
 
-    @routes.get("/readyz", summary="Everything it needs answers")
+    @routes.get("/readyz", summary="Everything it needs answers", dependencies=[Depends(of_nobody)])
     def readyz() -> dict[str, str]:
         source.check()
         return {"status": "ok"}
 
-    @routes.get("/metrics", summary="Prometheus text", response_class=PlainTextResponse)
+    @routes.get(
+        "/metrics",
+        summary="Prometheus text",
+        response_class=PlainTextResponse,
+        dependencies=[Depends(of_the_fleet)],
+    )
     def metrics() -> PlainTextResponse:
         return PlainTextResponse(
             "\n".join(_lines(source)) + "\n", media_type="text/plain; version=0.0.4; charset=utf-8"

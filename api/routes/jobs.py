@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Depends, Path, Query
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from api.access import of_the_fleet
 from api.source import NotFound
 from muster.clock import SystemClock
 from muster.jobs import Jobs, JobStatus, NewJob, WorkerFilter
@@ -70,7 +71,7 @@ def router(jobs: Jobs, launch: Launch | None = None) -> APIRouter:
     """The routes under /v1/pools. Workers are launched by `launch`, as processes by default."""
     start = launch or ProcessLauncher(jobs.url)
     clock = SystemClock()
-    routes = APIRouter(prefix="/v1/pools", tags=["jobs"])
+    routes = APIRouter(prefix="/v1/pools", tags=["jobs"], dependencies=[Depends(of_the_fleet)])
 
     def work_added(pool: str) -> None:
         check(jobs, pool, start, clock, trim=False)

@@ -6,9 +6,10 @@ import logging
 from decimal import Decimal
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Path, Query, Request
+from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from api.access import of_one_user, principal_of
 from api.orders import CancelAccepted, OrderAccepted, OrderDesk, OrderPage, new_order_id
 from muster.brokers.port import NewOrder, OrderType, Side, TimeInForce
 from muster.commands import UserId
@@ -68,14 +69,18 @@ def _plain(amount: Decimal) -> Decimal:
 
 
 def router(desk: OrderDesk) -> APIRouter:
-    routes = APIRouter(prefix="/v1/users/{user_id}/orders", tags=["orders"])
+    routes = APIRouter(
+        prefix="/v1/users/{user_id}/orders", tags=["orders"], dependencies=[Depends(of_one_user)]
+    )
 
     @routes.post("", status_code=202, summary="Place an order")
     def place(
         request: Request, user_id: User, body: OrderBody, idempotency_key: IdempotencyKey = ""
     ) -> OrderAccepted:
         accepted = desk.place(user_id, body.as_order(), idempotency_key)
-        log.info("order %s of %s accepted, asked by %s", accepted.order_id, user_id, _who(request))
+        log.info(
+            "order %s of %s accepted, asked by %s", accepted.order_id, user_id, principal_of(request).subject
+        )
         return accepted
 
     @routes.get("", summary="A user's orders, newest first")
@@ -93,11 +98,9 @@ def router(desk: OrderDesk) -> APIRouter:
     @routes.delete("/{order_id}", status_code=202, summary="Cancel an order")
     def cancel(request: Request, user_id: User, order_id: Ordered) -> CancelAccepted:
         accepted = desk.cancel(user_id, order_id)
-        log.info("cancel of order %s of %s accepted, asked by %s", order_id, user_id, _who(request))
+        log.info(
+            "cancel of order %s of %s accepted, asked by %s", order_id, user_id, principal_of(request).subject
+        )
         return accepted
 
     return routes
-
-
-def _who(request: Request) -> str:
-    return str(request.state.principal.subject)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Header, Path, Query, Request
+from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from api.access import of_one_user, of_the_fleet, principal_of
 from api.source import (
     Accepted,
     Explanation,
@@ -50,7 +51,14 @@ def router(source: FleetSource) -> APIRouter:
     routes = APIRouter(prefix="/v1/workers", tags=["workers"])
     together = Together(source.each)
 
-    @routes.post("/{user_id}/{action}", status_code=202, summary="Start, stop or restart a user's worker")
+    its = [Depends(of_one_user)]
+
+    @routes.post(
+        "/{user_id}/{action}",
+        status_code=202,
+        summary="Start, stop or restart a user's worker",
+        dependencies=its,
+    )
     def command(
         request: Request,
         user_id: User,
@@ -71,11 +79,11 @@ def router(source: FleetSource) -> APIRouter:
             action.value,
             user_id,
             accepted.command_id,
-            request.state.principal.subject,
+            principal_of(request).subject,
         )
         return accepted
 
-    @routes.get("", summary="List workers")
+    @routes.get("", summary="List workers", dependencies=[Depends(of_the_fleet)])
     def workers(
         phase: Phase | None = None,
         q: Annotated[str, Query(max_length=128, description="Part of a user id or of a reason.")] = "",
@@ -85,18 +93,22 @@ def router(source: FleetSource) -> APIRouter:
     ) -> Page:
         return source.workers(WorkerQuery(phase, q, sort, cursor, limit))
 
-    @routes.get("/{user_id}", summary="One user's worker, as it is now")
+    @routes.get("/{user_id}", summary="One user's worker, as it is now", dependencies=its)
     async def worker(user_id: User) -> WorkerView:
         view = await together.one(user_id)
         if view is None:
             raise NotFound(f"nobody ever asked for {user_id}; start it first")
         return view
 
-    @routes.get("/{user_id}/explain", summary="Why it is so, and what comes next")
+    @routes.get("/{user_id}/explain", summary="Why it is so, and what comes next", dependencies=its)
     def explain(user_id: User) -> Explanation:
         return source.explain(user_id)
 
-    @routes.get("/{user_id}/logs", summary="The last lines of a worker's output, or what came since")
+    @routes.get(
+        "/{user_id}/logs",
+        summary="The last lines of a worker's output, or what came since",
+        dependencies=its,
+    )
     def logs(
         user_id: User,
         lines: Annotated[int, Query(ge=1, le=10_000)] = 100,

@@ -26,8 +26,9 @@ def world(tmp_path, valkey) -> World:
 
 @pytest.fixture
 def api(world, valkey):
-    source = SupervisorSource(world.fleet, Store(valkey), KEYS, world.clock)
-    with TestClient(application(source, SECRET), headers=BEARER) as client:
+    store = Store(valkey)
+    source = SupervisorSource(world.fleet, store, KEYS, world.clock)
+    with TestClient(application(source, store, SECRET), headers=BEARER) as client:
         yield client
 
 

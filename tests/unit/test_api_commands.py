@@ -9,14 +9,12 @@ import pytest
 from fastapi.testclient import TestClient
 from moto import mock_aws
 
-from api.app import create_app
-from api.auth import StaticToken
 from api.fleet import Fleet
 from muster import keys
 from muster.commands import Action, parse_command
 from muster.errors import TryLater
 from muster.store import Store
-from tests.api_stand import BEARER, TOKEN, commands_in, settings_with_queues, sqs_client
+from tests.api_stand import BEARER, TOKEN, app_of, commands_in, settings_with_queues, sqs_client
 
 
 @pytest.fixture
@@ -34,7 +32,7 @@ def fleet(world):
 
 @pytest.fixture
 def api(fleet):
-    app = create_app(fleet, StaticToken(TOKEN))
+    app = app_of(fleet)
     with TestClient(app, headers=BEARER, raise_server_exceptions=False) as client:
         yield client
 

@@ -9,13 +9,11 @@ import pytest
 from fastapi.testclient import TestClient
 from moto import mock_aws
 
-from api.app import create_app
-from api.auth import StaticToken
 from api.fleet import Fleet
 from muster.commands import parse_command
 from muster.queues import park
 from muster.store import Store
-from tests.api_stand import BEARER, TOKEN, commands_in, settings_with_queues, sqs_client
+from tests.api_stand import BEARER, app_of, commands_in, settings_with_queues, sqs_client
 
 CONTROL = "/v1/queues/worker-control.fifo/dead-letters"
 
@@ -29,7 +27,7 @@ def world(valkey):
 
 @pytest.fixture
 def api(world):
-    app = create_app(Fleet(*world), StaticToken(TOKEN))
+    app = app_of(Fleet(*world))
     with TestClient(app, headers=BEARER, raise_server_exceptions=False) as client:
         yield client
 

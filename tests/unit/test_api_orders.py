@@ -9,15 +9,13 @@ import pytest
 from fastapi.testclient import TestClient
 from moto import mock_aws
 
-from api.app import create_app
-from api.auth import StaticToken
 from api.fleet import Fleet
 from api.orders import OrderDesk
 from api.routes import orders
 from muster import keys, steps
 from muster.order_steps import INBOX_MOST, begin_order, report_order
 from muster.store import Store
-from tests.api_stand import BEARER, TOKEN, settings_with_queues, sqs_client
+from tests.api_stand import BEARER, app_of, settings_with_queues, sqs_client
 from tests.order_stand import record, told, wanted
 
 PATH = "/v1/users/u1/orders"
@@ -34,7 +32,7 @@ def api(store: Store) -> Iterator[TestClient]:
     with mock_aws():
         sqs = sqs_client()
         fleet = Fleet(store, sqs, settings_with_queues(sqs))
-        app = create_app(fleet, StaticToken(TOKEN), orders.router(OrderDesk(store)))
+        app = app_of(fleet, orders.router(OrderDesk(store)))
         with TestClient(app, headers=BEARER, raise_server_exceptions=False) as client:
             yield client
 

@@ -6,7 +6,6 @@ import pytest
 from fastapi.testclient import TestClient
 from moto import mock_aws
 
-from api.app import create_app
 from api.auth import StaticToken
 from api.fleet import Fleet
 from api.source import WorkerQuery
@@ -15,7 +14,7 @@ from muster.clock import FakeClock
 from muster.errors import Refused, TryLater
 from muster.model import Cause, Phase
 from muster.store import Store, command
-from tests.api_stand import BEARER, TOKEN, begin, run_worker, settings_with_queues, sqs_client
+from tests.api_stand import BEARER, app_of, begin, run_worker, settings_with_queues, sqs_client
 
 FIELDS = {
     "user_id", "want", "phase", "via", "epoch", "task_id", "pid", "heartbeat_age_s", "since",
@@ -42,7 +41,7 @@ def fleet(store, clock, tmp_path):
 
 @pytest.fixture
 def api(fleet):
-    app = create_app(fleet, StaticToken(TOKEN))
+    app = app_of(fleet)
     with TestClient(app, headers=BEARER, raise_server_exceptions=False) as client:
         yield client
 
@@ -420,7 +419,7 @@ def test_a_store_that_is_away_is_503(store):
     nobody = Store(redis.Redis(port=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0)))
     with mock_aws():
         sqs = sqs_client()
-        app = create_app(Fleet(nobody, sqs, settings_with_queues(sqs)), StaticToken(TOKEN))
+        app = app_of(Fleet(nobody, sqs, settings_with_queues(sqs)))
         with TestClient(app, headers=BEARER, raise_server_exceptions=False) as api:
             for path in ("/v1/workers/u1", "/v1/workers", "/v1/pool", "/readyz", "/v1/events"):
                 answer = api.get(path)
