@@ -84,8 +84,8 @@ def first_gap(world: World) -> str:
     """The first thing that is not as it should be for good, or nothing."""
     if world.sqs.queues["worker-control.fifo"].messages:
         return "commands are waiting"
-    if world.functions.running:
-        return "an invocation is under way (a paused one may go on much later)"
+    if any(actor in world.functions.running for actor in world.functions.left_over):
+        return "an invocation from the time of the faults is still under way"
     if any(w.acting_faults_until > world.loop.now for w in world.workers.values() if not w.dead):
         return "a worker is still frozen or cut off"
     if "DRAINING" in world.ecs.hosts.values():

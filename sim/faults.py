@@ -45,6 +45,7 @@ def heal(world: World) -> None:
     ecs.throttled_until = ecs.blind_until = ecs.stale_until = now
     world.functions.repeat_next.clear()
     world.functions.drop_next.clear()
+    world.functions.left_over = list(world.functions.running)
     for queue in world.sqs.queues.values():
         queue.duplicates = 0
     world.session_trouble.clear()

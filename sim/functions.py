@@ -58,6 +58,7 @@ class Functions:
         self.world = world
         self.invocations = 0
         self.running: list[Actor] = []
+        self.left_over: list[Actor] = []  #: what ran when the faults ended: some of it may be paused for long
         self.repeat_next: dict[str, int] = {}  #: the next invocations of this function come twice
         self.drop_next: dict[str, int] = {}  #: ... or not at all
         self._poll: Timer | None = None
