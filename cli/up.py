@@ -28,12 +28,15 @@ def up(
     claim_channel: Annotated[str, typer.Option(help="How claims travel: valkey or sqs.")] = "valkey",
     session: Annotated[str, typer.Option(help="What a worker does: idle, broker, or module:Class.")] = "idle",
     otlp: Annotated[str, typer.Option(help="Send OpenTelemetry spans of each start to this address.")] = "",
+    launch: Annotated[
+        str, typer.Option(help="How workers start: fork (from a preloaded process) or exec (each its own).")
+    ] = "fork",
 ) -> None:
     """Start the whole system on this machine: Valkey, queues, functions, workers, API. Ctrl-C stops it.
 
     Example: muster up --pool 8 --speed 10
     """
-    from local.engine import Engine, Options
+    from local.engine import LAUNCHES, Engine, Options
 
     guard()
     console = Console(stderr=True)
@@ -44,8 +47,15 @@ def up(
     if claim_channel not in ("valkey", "sqs"):
         console.print(f"--claim-channel is {claim_channel!r}: use valkey or sqs", style="red")
         raise typer.Exit(2)
+    if launch not in LAUNCHES:
+        console.print(f"--launch is {launch!r}: use {' or '.join(LAUNCHES)}", style="red")
+        raise typer.Exit(2)
     engine = Engine(
-        Options(dir, api_port, aws_port, valkey_port, valkey_url, pool, speed, claim_channel, session, otlp)
+        Options(
+            *(dir, api_port, aws_port, valkey_port, valkey_url, pool, speed, claim_channel, session),
+            otlp=otlp,
+            launch=launch,
+        )
     )
     try:
         endpoints = engine.start()

@@ -43,6 +43,7 @@ from muster.clients import valkey_client
 from muster.clock import SystemClock
 from muster.deps import Deps
 from muster.errors import MusterError
+from muster.launchers.forkserver import ForkServer
 from muster.launchers.port import TaskStatus, TaskView
 from muster.launchers.process import ProcessLauncher
 from muster.maintenance import Batch
@@ -64,6 +65,9 @@ _KEEP_S = 0.5
 #: `--session broker`: every user trades at the engine's own paper broker.
 BROKER_SESSION = "broker"
 _BROKER_CLASS = "worker.broker:BrokerSession"
+#: `--launch`: how worker processes come to be.
+FORK, EXEC = LAUNCHES = ("fork", "exec")
+_PRELOAD = "worker.preload"
 _FUNCTIONS = {function.name: function for function in blueprint.FUNCTIONS}
 
 
@@ -81,6 +85,7 @@ class Options:
     claim_channel: str = "valkey"
     session: str = "idle"
     otlp: str = ""  #: where spans go
+    launch: str = FORK
 
 
 class Engine:
@@ -116,7 +121,7 @@ class Engine:
             self._store, self._aws.client("sqs"), self._settings.queue_order_tasks, self.options.speed
         )
         self._launcher = ProcessLauncher(
-            self._workers_folder(), env=self._worker_env(), on_exit=self._on_exit
+            self._workers_folder(), env=self._worker_env(), on_exit=self._on_exit, fork=self._fork_server()
         )
         wiring.use(self._wiring())
         self._start_functions()
@@ -195,8 +200,18 @@ class Engine:
     def _worker_env(self) -> dict[str, str]:
         """What a session wants to know of this machine is passed on as it is: MUSTER_SESSION_*."""
         own = {name: value for name, value in os.environ.items() if name.startswith("MUSTER_SESSION_")}
-        session = _BROKER_CLASS if self._paper else self.options.session
-        return self._environment() | own | {"MUSTER_SESSION": session}
+        return self._environment() | own | {"MUSTER_SESSION": self._session}
+
+    @property
+    def _session(self) -> str:
+        return _BROKER_CLASS if self._paper else self.options.session
+
+    def _fork_server(self) -> ForkServer | None:
+        """Workers are forked from a process that has imported their code, unless each must be its own."""
+        if self.options.launch != FORK:
+            return None
+        module, _, attribute = self._session.partition(":")
+        return ForkServer("worker.boot:main", [_PRELOAD, *([module] if attribute else [])])
 
     def _wiring(self) -> wiring.Wiring:
         sqs = self._aws.client("sqs")
@@ -366,6 +381,7 @@ class Engine:
                 if self._valkey is not None and not self._valkey.alive:
                     log.warning("Valkey ended; starting it again from its file")
                     self._valkey.start()
+                self._launcher.keep()
                 if not self._aws.alive:
                     log.warning("the AWS endpoint ended; starting it again without what was queued")
                     self._aws.restart()

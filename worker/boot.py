@@ -41,9 +41,6 @@ class Moments:
     taken: float = 0.0
 
 
-_NAME = f"w-{uuid.uuid4().hex[:16]}"
-
-
 def main() -> int:
     moments = Moments(woken=time.time())
     guard()
@@ -59,7 +56,8 @@ def main() -> int:
     clock = SystemClock()
     store = Store(valkey_client(settings))
     me = Me(
-        worker_id=_NAME,
+        # Drawn here, not at import: a fork server imports this module once for all its children.
+        worker_id=f"w-{uuid.uuid4().hex[:16]}",
         task_id=_task_id(os.environ),
         version=settings.version,
         pool=settings.pool,
@@ -74,7 +72,7 @@ def main() -> int:
     if given:
         taken = _drive(cold_start(me, given), None, stopping, moments)
     else:
-        channel = _channel(settings)
+        channel = _channel(settings, me.worker_id)
         _on_stop(stopping, channel.wake)
         taken = _drive(pool_wait(me), channel, stopping, moments)
         _on_stop(stopping)
@@ -171,12 +169,12 @@ def _on_stop(stopping: threading.Event, wake: Callable[[], None] = lambda: None)
         signal.signal(name, stop)
 
 
-def _channel(settings: Settings) -> ClaimChannel:
+def _channel(settings: Settings, receiver: str) -> ClaimChannel:
     if settings.claim_channel == "valkey":
         from muster.claims import ValkeyChannel
 
         return ValkeyChannel(
-            valkey_client(settings, blocking_s=POOL_BEAT.total_seconds()), settings.pool, _NAME
+            valkey_client(settings, blocking_s=POOL_BEAT.total_seconds()), settings.pool, receiver
         )
     from muster.claims import SqsChannel
 

@@ -30,6 +30,7 @@ from pathlib import Path
 from muster.blueprint import DRAIN_GRACE
 from muster.clock import Clock, SystemClock
 from muster.errors import Refused, TryLater
+from muster.launchers.forkserver import ForkServer, settle
 from muster.launchers.port import STOPPED_VISIBLE, Launch, TaskDied, TaskStatus, TaskView, identity
 from muster.launchers.procfs import born, leaders, spawn
 from muster.launchers.records import Record, Records
@@ -67,6 +68,9 @@ class ProcessLauncher:
     Output of a task goes to `folder/logs/<task_id>.log`, which is never removed here. `on_exit` is
     called from the watcher thread, once per task that ended, also for one that ended while nobody
     watched; it must not block. `close` leaves the tasks running.
+
+    Tasks are executed; with a `fork` server they are forked from it, which is faster by far. Either way
+    they look the same from outside, so either kind of launcher adopts the tasks of the other.
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class ProcessLauncher:
         clock: Clock | None = None,
         on_exit: Callable[[TaskView], None] | None = None,
         spawn: Spawn = spawn,
+        fork: ForkServer | None = None,
     ) -> None:
         if not hasattr(os, "pidfd_open"):
             raise Refused("pidfd_open is missing: the process launcher needs Linux 5.3 or newer")
@@ -87,7 +92,8 @@ class ProcessLauncher:
         self._grace = grace.total_seconds()
         self._clock = clock or SystemClock()
         self._on_exit = on_exit
-        self._spawn = spawn
+        self._fork = fork
+        self._spawn = fork.spawn if fork else spawn
         self._records = Records(self._folder / "tasks")
         self._logs = self._folder / "logs"
         self._logs.mkdir(exist_ok=True)
@@ -97,16 +103,15 @@ class ProcessLauncher:
         self._pidfds: dict[int, str] = {}
         self._kill_at: dict[str, float] = {}
         self._ended: deque[str] = deque()  # oldest first, for pruning
+        self._gone: deque[Record] = deque()  # ended unseen; the watcher tells of them
         self._closed = False
 
         self._owner_lock = self._own_folder()
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll.register(self._wake, select.EPOLLIN)
-        gone = self._adopt()
-        self._watcher = threading.Thread(
-            target=self._watch, args=(gone,), name="process-watcher", daemon=True
-        )
+        self._begin()
+        self._watcher = threading.Thread(target=self._watch, name="process-watcher", daemon=True)
         self._watcher.start()
 
     def run(self, launch: Launch) -> str:
@@ -155,6 +160,12 @@ class ProcessLauncher:
             record = self._known.get(task_id)
             return record.pid if record and record.ended_at is None else None
 
+    def keep(self) -> None:
+        """Start the fork server again if it has ended. A launch would do that too, and wait for it."""
+        with self._lock:
+            if self._fork and not self._closed:
+                self._fork.keep()
+
     def close(self) -> None:
         """Stop watching and give the folder to the next launcher. The tasks go on."""
         with self._lock:
@@ -168,6 +179,8 @@ class ProcessLauncher:
             for pidfd in self._pidfds:
                 os.close(pidfd)
             self._pidfds.clear()
+            if self._fork:
+                self._fork.close()
         self._epoll.close()
         os.close(self._wake)
         os.close(self._owner_lock)
@@ -183,6 +196,19 @@ class ProcessLauncher:
             ) from taken
         return handle
 
+    def _begin(self) -> None:
+        """Take over what is there, once nobody can add to it any more; then begin to add."""
+        try:
+            lock = settle(self._folder)
+        except TryLater:
+            os.close(self._owner_lock)
+            raise
+        if self._fork:
+            self._fork.start(self._folder, self._env, lock)
+        else:
+            os.close(lock)
+        self._adopt()
+
     def _start(self, record: Record, launch: Launch) -> None:
         """Intent, process, pid, watch. Whatever fails leaves neither a process nor a record."""
         env = self._env | identity(launch) | self._tag() | {"MUSTER_TASK_ID": record.task_id}
@@ -193,11 +219,14 @@ class ProcessLauncher:
             record.born = born(record.pid)
             self._records.write(record)
             self._watch_exit(record)
+        except ProcessLookupError:
+            # It has ended, and so has the fork server that would have kept its number for us.
+            self._gone.append(record)
+            os.eventfd_write(self._wake, 1)
         except OSError as error:
             if record.pid is not None:
                 _signal_group(record, signal.SIGKILL)
-                with suppress(ChildProcessError):  # another `spawn` may not make children of ours
-                    os.waitpid(record.pid, 0)
+                self._wait_for(record.pid)
             self._records.remove(record.task_id)
             what = f"cannot start {self._command[0]}: {error}"
             if error.errno in (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR):
@@ -209,9 +238,16 @@ class ProcessLauncher:
         """Tells our tasks from those of another folder that have the same token."""
         return {"MUSTER_TASK_FOLDER": str(self._folder)}
 
-    def _adopt(self) -> list[Record]:
-        """Take over what an earlier launcher left. Returns the tasks that ended unseen."""
-        gone: list[Record] = []
+    def _wait_for(self, pid: int) -> None:
+        """Wait until a killed process has ended, whoever its parent is."""
+        with suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+            return
+        if self._fork:
+            self._fork.exit_code(pid)
+
+    def _adopt(self) -> None:
+        """Take over what an earlier launcher left; the watcher tells of the tasks that ended unseen."""
         by_environ: dict[str, int] | None = None
         for record in self._records.read():
             if record.pid is None:
@@ -227,9 +263,8 @@ class ProcessLauncher:
             if record.ended_at is not None:
                 self._ended.append(record.task_id)
             elif not self._resume(record):
-                gone.append(record)
+                self._gone.append(record)
         self._ended = deque(sorted(self._ended, key=lambda task_id: self._known[task_id].ended_at or 0))
-        return gone
 
     def _resume(self, record: Record) -> bool:
         """Watch a task that was started earlier; False when its process is gone."""
@@ -260,11 +295,11 @@ class ProcessLauncher:
         self._pidfds[pidfd] = record.task_id
         self._epoll.register(pidfd, select.EPOLLIN)
 
-    def _watch(self, gone: list[Record]) -> None:
+    def _watch(self) -> None:
         """The watcher thread: sees exits, and kills what outstayed its grace."""
-        for record in gone:
-            self._end(record, None)
         while not self._closed:
+            while self._gone:
+                self._end(self._gone.popleft(), None)
             ready = self._epoll.poll(self._kill_overdue())
             for handle, _ in ready:
                 if handle == self._wake:
@@ -288,9 +323,19 @@ class ProcessLauncher:
             # keeps the number of the group from being given to somebody else.
             _signal_group(record, signal.SIGKILL)
             self._epoll.unregister(pidfd)
-            exit_code = _exit_code(pidfd)
+            exit_code = self._exit_code(record, pidfd)
             os.close(pidfd)
         self._end(record, exit_code)
+
+    def _exit_code(self, record: Record, pidfd: int) -> int | None:
+        """The exit code of our own or the fork server's child; None for one whose parent was another."""
+        try:
+            end = os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
+        except ChildProcessError:
+            return self._fork.exit_code(record.pid) if self._fork and record.pid else None
+        if end is None:
+            return None
+        return end.si_status if end.si_code == os.CLD_EXITED else 128 + end.si_status
 
     def _end(self, record: Record, exit_code: int | None) -> None:
         with self._lock:
@@ -319,14 +364,3 @@ def _signal_group(record: Record, number: signal.Signals) -> None:
     assert record.pid is not None
     with suppress(ProcessLookupError):  # the whole group has ended: nothing left to signal
         os.killpg(record.pid, number)
-
-
-def _exit_code(pidfd: int) -> int | None:
-    """The exit code of our own child; None for an adopted process, whose parent was another."""
-    try:
-        end = os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
-    except ChildProcessError:
-        return None
-    if end is None:
-        return None
-    return end.si_status if end.si_code == os.CLD_EXITED else 128 + end.si_status

@@ -1,4 +1,4 @@
-"""One contract, three launchers: what holds for every `Launcher`, whatever runs the tasks."""
+"""One contract, four launchers: what holds for every `Launcher`, whatever runs the tasks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -27,11 +28,13 @@ from muster.clock import FakeClock
 from muster.errors import TryLater
 from muster.launchers.ecs import EcsLauncher
 from muster.launchers.fake import Call, FakeLauncher, fails, late, lost, never, no_capacity, throttled
+from muster.launchers.forkserver import ForkServer
 from muster.launchers.port import Launch, Launcher, TaskDied, TaskKind, TaskStatus, TaskView
 from muster.launchers.process import ProcessLauncher
 from muster.launchers.procfs import leaders
 
 REGION = "eu-west-1"
+ROOT = Path(__file__).parents[2]
 
 #: Says when it is ready, exits 0 on SIGTERM and 7 on SIGUSR1.
 WORKER = ("sh", "-c", "trap 'exit 0' TERM; trap 'exit 7' USR1; echo ready; sleep 300 & wait")
@@ -161,8 +164,15 @@ class ProcessWorld:
 
     def _open(self) -> None:
         self.launcher = ProcessLauncher(
-            self._folder, WORKER, {"PATH": os.environ["PATH"]}, grace=timedelta(seconds=20)
+            self._folder,
+            WORKER,
+            {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
+            grace=timedelta(seconds=20),
+            fork=self._fork_server(),
         )
+
+    def _fork_server(self) -> ForkServer | None:
+        return None
 
     def restart(self) -> None:
         self.launcher.close()
@@ -177,7 +187,13 @@ class ProcessWorld:
         self.launcher.close()
         for pid, _ in leaders({"MUSTER_TASK_FOLDER": str(self._folder)}):
             os.killpg(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            with suppress(ChildProcessError):  # a fork server was its parent
+                os.waitpid(pid, 0)
+
+
+class ForkWorld(ProcessWorld):
+    def _fork_server(self) -> ForkServer:
+        return ForkServer("tests.polite_task:main")
 
 
 def eventually(true: Callable[[], object], seconds: float = 30.0) -> None:
@@ -187,7 +203,7 @@ def eventually(true: Callable[[], object], seconds: float = 30.0) -> None:
         time.sleep(0.005)
 
 
-@pytest.fixture(params=[FakeWorld, EcsWorld, ProcessWorld], ids=["fake", "ecs", "process"])
+@pytest.fixture(params=[FakeWorld, EcsWorld, ProcessWorld, ForkWorld], ids=["fake", "ecs", "process", "fork"])
 def world(request: pytest.FixtureRequest, tmp_path: Path, aws: Aws) -> Iterator[World]:
     world = request.param(tmp_path, aws)
     yield world

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from muster.launchers.forkserver import ForkServer
 from muster.launchers.port import Launch, TaskKind, TaskStatus, TaskView
 from muster.launchers.process import ProcessLauncher
 from muster.launchers.procfs import born, leaders
@@ -21,27 +22,37 @@ from muster.launchers.procfs import born, leaders
 USER = Launch(TaskKind.USER, "u1", epoch=7)
 POLITE = ("sh", "-c", "trap 'exit 0' TERM; echo ready; sleep 300 & wait")
 DEAF = ("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 300; done")
+#: What the same tasks are for a fork server.
+FORKED = {POLITE: "tests.polite_task:main", DEAF: "tests.polite_task:deaf"}
+ENV = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).parents[2])}
 
 #: `dies` says where: "before" the worker is started, "after" it but before its pid is written down,
 #: or "later", when the test kills it.
 CONTROL = """
 import os, signal, sys, time
 from pathlib import Path
+from muster.launchers.forkserver import ForkServer
 from muster.launchers.port import Launch, TaskKind
 from muster.launchers.process import ProcessLauncher
 from muster.launchers.procfs import spawn
 
-folder, dies, reason, *command = sys.argv[1:]
+folder, dies, reason, target, *command = sys.argv[1:]
 
-def spawn_and_die(argv, env, log_path, cwd):
-    if dies == "before":
-        os.kill(os.getpid(), signal.SIGKILL)
-    pid = spawn(argv, env, log_path, cwd)
-    if dies == "after":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return pid
+def and_die(spawn):
+    def spawn_and_die(*what):
+        if dies == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        pid = spawn(*what)
+        if dies == "after":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return pid
+    return spawn_and_die
 
-launcher = ProcessLauncher(Path(folder), command, {"PATH": os.environ["PATH"]}, spawn=spawn_and_die)
+fork = ForkServer(target) if target else None
+if fork:
+    fork.spawn = and_die(fork.spawn)
+env = {name: os.environ[name] for name in ("PATH", "PYTHONPATH")}
+launcher = ProcessLauncher(Path(folder), command, env, spawn=and_die(spawn), fork=fork)
 task_id = launcher.run(Launch(TaskKind.USER, "u1", epoch=7))
 log = Path(folder, "logs", task_id + ".log")
 if reason:
@@ -65,20 +76,31 @@ def workers(folder: Path) -> list[int]:
     return [pid for pid, _ in leaders({"MUSTER_TASK_FOLDER": str(folder.resolve())})]
 
 
-def control_killed(
-    folder: Path, dies: str = "later", reason: str = "", command: tuple[str, ...] = POLITE
-) -> str:
+@pytest.fixture(params=["exec", "fork"])
+def forked(request: pytest.FixtureRequest) -> bool:
+    """Both ways of starting a task keep the same promises."""
+    return bool(request.param == "fork")
+
+
+@pytest.fixture
+def control_killed(tmp_path: Path, forked: bool) -> Callable[..., str]:
     """Run a control process until it has launched, or died over it; kill it. What it printed."""
-    control = subprocess.Popen(
-        [sys.executable, "-c", CONTROL, str(folder), dies, reason, *command],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with control:
-        printed = control.stdout.readline().strip()
-        control.kill()
-    assert control.returncode == -signal.SIGKILL
-    return printed
+
+    def control_killed(dies: str = "later", reason: str = "", command: tuple[str, ...] = POLITE) -> str:
+        target = FORKED[command] if forked else ""
+        control = subprocess.Popen(
+            [sys.executable, "-c", CONTROL, str(tmp_path), dies, reason, target, *command],
+            stdout=subprocess.PIPE,
+            env=ENV,
+            text=True,
+        )
+        with control:
+            printed = control.stdout.readline().strip()
+            control.kill()
+        assert control.returncode == -signal.SIGKILL
+        return printed
+
+    return control_killed
 
 
 @pytest.fixture
@@ -87,13 +109,13 @@ def exits() -> list[TaskView]:
 
 
 @pytest.fixture
-def adopt(tmp_path: Path, exits: list[TaskView]) -> Iterator[Callable[..., ProcessLauncher]]:
+def adopt(tmp_path: Path, exits: list[TaskView], forked: bool) -> Iterator[Callable[..., ProcessLauncher]]:
     """Opens the next launcher; no worker of this test outlives it."""
     opened: list[ProcessLauncher] = []
 
     def adopt(grace: timedelta = timedelta(seconds=60)) -> ProcessLauncher:
-        env = {"PATH": os.environ["PATH"]}
-        opened.append(ProcessLauncher(tmp_path, POLITE, env, grace=grace, on_exit=exits.append))
+        fork = ForkServer(FORKED[POLITE]) if forked else None
+        opened.append(ProcessLauncher(tmp_path, POLITE, ENV, grace=grace, on_exit=exits.append, fork=fork))
         return opened[-1]
 
     yield adopt
@@ -106,12 +128,13 @@ def adopt(tmp_path: Path, exits: list[TaskView]) -> Iterator[Callable[..., Proce
 
 
 Adopt = Callable[..., ProcessLauncher]
+Killed = Callable[..., str]
 
 
 def test_a_worker_outlives_its_control_process_and_is_adopted(
-    adopt: Adopt, tmp_path: Path, exits: list[TaskView]
+    adopt: Adopt, control_killed: Killed, tmp_path: Path, exits: list[TaskView]
 ) -> None:
-    task_id = control_killed(tmp_path)
+    task_id = control_killed()
     (pid,) = workers(tmp_path)
     launcher = adopt()
 
@@ -125,9 +148,9 @@ def test_a_worker_outlives_its_control_process_and_is_adopted(
 
 
 def test_an_adopted_worker_can_be_stopped_and_its_exit_is_seen_once(
-    adopt: Adopt, tmp_path: Path, exits: list[TaskView]
+    adopt: Adopt, control_killed: Killed, tmp_path: Path, exits: list[TaskView]
 ) -> None:
-    task_id = control_killed(tmp_path)
+    task_id = control_killed()
     launcher = adopt()
     launcher.stop(task_id, "the owner asked for none")
     eventually(lambda: exits)
@@ -140,8 +163,10 @@ def test_an_adopted_worker_can_be_stopped_and_its_exit_is_seen_once(
     ]
 
 
-def test_a_crash_before_the_worker_was_started_leaves_its_token_free(adopt: Adopt, tmp_path: Path) -> None:
-    assert control_killed(tmp_path, dies="before") == ""
+def test_a_crash_before_the_worker_was_started_leaves_its_token_free(
+    adopt: Adopt, control_killed: Killed, tmp_path: Path
+) -> None:
+    assert control_killed(dies="before") == ""
     assert len(list((tmp_path / "tasks").glob("*.json"))) == 1, "the intent was written"
     launcher = adopt()
 
@@ -151,9 +176,9 @@ def test_a_crash_before_the_worker_was_started_leaves_its_token_free(adopt: Adop
 
 
 def test_a_crash_before_the_pid_was_written_down_starts_no_second_worker(
-    adopt: Adopt, tmp_path: Path, exits: list[TaskView]
+    adopt: Adopt, control_killed: Killed, tmp_path: Path, exits: list[TaskView]
 ) -> None:
-    assert control_killed(tmp_path, dies="after") == ""
+    assert control_killed(dies="after") == ""
     (pid,) = workers(tmp_path)
     launcher = adopt()
     task_id = launcher.run(USER)
@@ -166,9 +191,9 @@ def test_a_crash_before_the_pid_was_written_down_starts_no_second_worker(
 
 
 def test_a_worker_that_died_while_nobody_watched_is_reported_to_the_next(
-    adopt: Adopt, tmp_path: Path, exits: list[TaskView]
+    adopt: Adopt, control_killed: Killed, tmp_path: Path, exits: list[TaskView]
 ) -> None:
-    task_id = control_killed(tmp_path)
+    task_id = control_killed()
     (pid,) = workers(tmp_path)
     os.killpg(pid, signal.SIGKILL)
     eventually(lambda: born(pid) is None)
@@ -181,9 +206,9 @@ def test_a_worker_that_died_while_nobody_watched_is_reported_to_the_next(
 
 
 def test_a_stop_begun_by_a_dead_control_process_is_carried_through(
-    adopt: Adopt, tmp_path: Path, exits: list[TaskView]
+    adopt: Adopt, control_killed: Killed, tmp_path: Path, exits: list[TaskView]
 ) -> None:
-    task_id = control_killed(tmp_path, reason="the owner asked for none", command=DEAF)
+    task_id = control_killed(reason="the owner asked for none", command=DEAF)
     assert len(workers(tmp_path)) == 1
     adopt(grace=timedelta(milliseconds=50))
     eventually(lambda: exits)
