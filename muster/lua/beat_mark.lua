@@ -37,7 +37,10 @@ if ARGV[13] == '1' then
   local now = now_ms()
   if not mark[3] then
     redis.call('HSET', KEYS[3], 'ready_at', int(now))
-    if answer == 'kept' then note(KEYS[5], 'ready', epoch, int(now - tonumber(ARGV[7])) .. ' ms') end
+    -- A repair repeats the owner's command, which may be days old; it began with its epoch.
+    local own = ARGV[10] == 'repair' or ARGV[10] == 'move'
+    local began = own and epoch or tonumber(ARGV[7])
+    if answer == 'kept' then note(KEYS[5], 'ready', epoch, int(math.max(0, now - began)) .. ' ms') end
   elseif (desired[5] or '0') ~= '0' and now - tonumber(mark[3]) >= tonumber(ARGV[14]) then
     redis.call('HSET', KEYS[1], 'failures', '0', 'retry_at', '0')
     redis.call('HDEL', KEYS[1], 'reason')
