@@ -69,6 +69,8 @@ class Environment:
     protect: bool = False
     #: Where `docs/runbooks/` is served; alarms point there.
     runbooks: str = "docs/runbooks"
+    #: Where spans of each start go (OTLP over HTTP, reachable from the VPC); empty: none are made.
+    otlp_endpoint: str = ""
 
     def __post_init__(self) -> None:
         low, high = blueprint.FN_WORKER_CONTROL.concurrency, blueprint.FN_WORKER_CONTROL.max_concurrency

@@ -177,6 +177,7 @@ def shared_variables(environment: Environment, version: str) -> dict[str, str]:
         "MUSTER_POOL_TARGET": str(environment.pool_target),
         "MUSTER_POOL_ADAPTIVE": str(environment.pool_adaptive).lower(),
         "MUSTER_CLAIM_CHANNEL": environment.claim_channel.value,
+        "MUSTER_OTLP_ENDPOINT": environment.otlp_endpoint,
         "POWERTOOLS_SERVICE_NAME": "muster",
         "POWERTOOLS_METRICS_NAMESPACE": NAMESPACE,
         "POWERTOOLS_LOG_LEVEL": "INFO",
