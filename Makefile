@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up demo supervise sim chaos synth test bench bench-check lint format clean
+.PHONY: docs help setup up demo supervise sim chaos synth test bench bench-check lint format clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -45,6 +45,10 @@ node_modules/.ready: package.json package-lock.json $(READY)
 synth: $(READY) node_modules/.ready ## write the AWS templates to cdk.out (ENVIRONMENT=dev, stage or prod)
 	@PATH="$(abspath $(BIN)):$(NODE_BIN):$$PATH" CDK_DISABLE_CLI_TELEMETRY=true \
 	  node_modules/.bin/cdk synth --quiet --no-notices -c environment=$(ENVIRONMENT)
+
+docs: $(READY) ## build the documentation as a site in build/site, and fail on a dead link
+	$(BIN)/python docs/generate.py
+	$(BIN)/mkdocs build
 
 # A file's tests stay in one process (they share servers); the whole system is tested alone, it needs the cores.
 test: $(READY) ## run every test

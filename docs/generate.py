@@ -6,14 +6,27 @@ python docs/generate.py
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
+import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+from pydantic import BaseModel
+
+from cli.main import COMMANDS
 from lambdas import telemetry
 from muster import keys, settings
+from muster.claims import Claim
+from muster.commands import Command
+from muster.orders import FillCheck
 
 PAGES = Path(__file__).parent / "reference"
+#: Options that every command has which talks to the API; the page says so once.
+_SHARED_OPTIONS = {"api_url", "token", "folder", "as_json"}
 
 
 def settings_page() -> str:
@@ -56,6 +69,105 @@ def metrics_page() -> str:
     )
 
 
+def messages_page() -> str:
+    """Every message that travels on a queue, field by field."""
+    parts = [
+        "# Messages\n\nWhat travels on the queues. A field that is not listed is refused, and the message parked with that "
+        "reason. Generated from\n`muster/commands.py`, `muster/claims.py` and `muster/orders.py`.",
+        f"## worker-control.fifo: a command\n\nMessage group: the user id. {_words(Command)}\n\n{_fields(Command)}",
+        f"## order-tasks.fifo: a fill check\n\nMessage group: the order id. {_words(FillCheck)}\n\n{_fields(FillCheck)}",
+        f"## pool-claim: a claim\n\n{_words(Claim)} Sent by worker_control only; over Valkey it is the same text in a "
+        "list.\n\n| field | kind |\n| --- | --- |\n"
+        + "\n".join(f"| `{field.name}` | {field.type} |" for field in dataclasses.fields(Claim)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _words(thing: Any) -> str:
+    return " ".join((thing.__doc__ or "").split())
+
+
+def _fields(model: type[BaseModel]) -> str:
+    schema = model.model_json_schema()
+    rows = []
+    for name, spec in schema["properties"].items():
+        need = "yes" if name in schema.get("required", ()) else f"no, `{json.dumps(spec.get('default'))}`"
+        rows.append(f"| `{name}` | {_kind(spec, schema)} | {need} |")
+    return "| field | kind | required, else default |\n| --- | --- | --- |\n" + "\n".join(rows)
+
+
+def _kind(spec: dict[str, Any], schema: dict[str, Any]) -> str:
+    """One field's schema in words."""
+    if "$ref" in spec:
+        return _kind(schema["$defs"][spec["$ref"].rsplit("/", 1)[1]], schema)
+    if "anyOf" in spec:
+        return " or ".join(_kind(one, schema) for one in spec["anyOf"])
+    if "const" in spec:
+        return f"`{spec['const']}`"
+    if "enum" in spec:
+        return ", ".join(f"`{value}`" for value in spec["enum"])
+    words = [spec.get("format") or spec.get("type", "any")]
+    if "maxLength" in spec:
+        words.append(f"at most {spec['maxLength']} characters")
+    if "pattern" in spec:
+        words.append("matches `" + spec["pattern"].replace("|", "\\|") + "`")
+    return ", ".join(words)
+
+
+def commands_part() -> str:
+    """Every command with its own options, in the order of `muster --help`."""
+    return "\n\n".join(
+        part for command in COMMANDS for part in _command_parts(str(command.name), command.load())
+    )
+
+
+def _command_parts(name: str, command: Any) -> Iterator[str]:
+    text = [f"### muster {name}\n"]
+    paragraphs = [" ".join(part.split()) for part in (command.help or "").split("\n\n")]
+    examples = [part.removeprefix("Example: ") for part in paragraphs if part.startswith("Example: ")]
+    text += [part for part in paragraphs if part and not part.startswith("Example: ")]
+    text += [f"\nExample: `{example}`" for example in examples]
+    own = [
+        p for p in command.params if p.name not in _SHARED_OPTIONS | {"install_completion", "show_completion"}
+    ]
+    if own:
+        text.append("\n| argument or option | default | meaning |\n| --- | --- | --- |")
+        text += [
+            f"| {_parameter(parameter)} | {_default(parameter)} | {_help(parameter)} |" for parameter in own
+        ]
+    yield "\n".join(text)
+    for sub, below in getattr(command, "commands", {}).items():
+        yield from _command_parts(f"{name} {sub}", below)
+
+
+def _parameter(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return f"`{(parameter.metavar or parameter.name).strip('[]').upper()}{'...' if parameter.nargs == -1 else ''}`"
+    return ", ".join(f"`{word}`" for word in [*parameter.opts, *parameter.secondary_opts])
+
+
+def _default(parameter: Any) -> str:
+    if parameter.param_type_name == "argument" and parameter.required:
+        return "required"
+    value = parameter.default() if callable(parameter.default) else parameter.default
+    shown = getattr(value, "value", value)
+    return "" if shown in (None, "", False, ()) else f"`{shown}`"
+
+
+def _help(parameter: Any) -> str:
+    return " ".join((getattr(parameter, "help", "") or "").split()).replace("|", "\\|")
+
+
+def _with_part(page: str, name: str, text: str) -> str:
+    """A hand-written page with its generated part replaced."""
+    path = PAGES / page
+    begin, end = f"<!-- begin {name}: generated -->", f"<!-- end {name} -->"
+    found = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    written = path.read_text(encoding="utf-8")
+    assert found.search(written), f"{page} has no place for {name}"
+    return found.sub(lambda _: f"{begin}\n\n{text}\n\n{end}", written)
+
+
 def _comments(module: ModuleType) -> dict[str, str]:
     """Field name -> the `#:` lines right above it."""
     notes: dict[str, str] = {}
@@ -73,7 +185,13 @@ def _comments(module: ModuleType) -> dict[str, str]:
 
 
 def pages() -> dict[str, str]:
-    return {"settings.md": settings_page(), "keys.md": keys_page(), "metrics.md": metrics_page()}
+    return {
+        "settings.md": settings_page(),
+        "keys.md": keys_page(),
+        "metrics.md": metrics_page(),
+        "messages.md": messages_page(),
+        "cli.md": _with_part("cli.md", "commands", commands_part()),
+    }
 
 
 if __name__ == "__main__":
