@@ -18,7 +18,7 @@ from api import access, problems
 from api.audit import Audit
 from api.auth import Authenticator
 from api.guard import OPEN_PATHS, Guard
-from api.routes import events, fleet, health, me, page, workers
+from api.routes import bulk, events, fleet, health, me, page, timeline, workers
 from api.source import FleetSource
 from muster.store import Store
 
@@ -31,7 +31,7 @@ def create_app(source: FleetSource, store: Store, auth: Authenticator, *more: AP
     problems.install(app)
     app.state.audit = audit = Audit(store)
     # Every router of the API is mounted here, in the order of its documentation.
-    routers = [part.router(source) for part in (workers, fleet, events, health)]
+    routers = [part.router(source) for part in (workers, timeline, bulk, fleet, events, health)]
     routers += [me.router(audit), page.router(), *more]
     access.check(routers)
     for router in routers:

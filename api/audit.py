@@ -74,6 +74,8 @@ async def asked(request: Request, who: Principal) -> Asked:
     path, name = request.url.path, request.scope["route"].name
     action = request.path_params.get("action", name)
     target = path.removeprefix("/v1/").removesuffix(f"/{action}")
+    if request.url.query:  # whom a bulk command is for
+        target = f"{target}?{request.url.query}"
     return Asked(who.subject, who.role.value, action.replace("_", " "), target, await _reason(request))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -48,8 +48,10 @@ class _Watcher:
 class Feed:
     """The events of `keys.EVENTS` for this process. The reading thread lives while somebody listens."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, heard: Callable[[str], None] = lambda _: None) -> None:
+        """`heard` is told the user of every event, before the watchers are."""
         self._client = client
+        self._heard = heard
         self._lock = threading.Lock()
         self._watchers: set[_Watcher] = set()
         self._reader: _Reader | None = None
@@ -96,6 +98,7 @@ class Feed:
             return True
 
     def tell(self, event: Event) -> None:
+        self._heard(event.user_id)
         with self._lock:
             watchers = list(self._watchers)
         for watcher in watchers:

@@ -6,20 +6,23 @@ import hashlib
 import json
 import threading
 import uuid
-from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from api import logs, paging
+from api import bulk, logs
 from api.events import Feed
 from api.queues import Queues, with_dead_letters
+from api.roster import Roster
 from api.source import (
     Accepted,
+    BulkAccepted,
+    BulkOrder,
     DeadLetter,
     Event,
     Explanation,
@@ -28,34 +31,30 @@ from api.source import (
     Page,
     PoolView,
     QueueView,
+    StartRecord,
+    Timeline,
     WorkerQuery,
     WorkerView,
 )
-from api.views import explanation, known, worker_view
+from api.views import explanation, known, start_record, timeline, worker_view
 from muster import keys, steps
-from muster.blueprint import FN_POOL_MANAGER, INDEX_BUCKETS, WORKER_CONTROL
+from muster.blueprint import FN_POOL_MANAGER, SQS_BATCH_MAX, STARTS_KEPT, WORKER_CONTROL
 from muster.clock import Clock, SystemClock
 from muster.commands import Action, Command, from_ms
 from muster.errors import BadCommand, Refused, TryLater
-from muster.model import Phase, UserView
+from muster.model import Cause, Phase, UserView
 from muster.queues import SqsCommands
 from muster.settings import Settings
-from muster.store import Step, Store, command, tagged, text
+from muster.store import Step, Store, command, tagged
 from muster.traces import Spans, trace_of
 
 _LUA = Path(__file__).parent / "lua"
 IDEMPOTENCY_S = 24 * 3600
-_READ_CHUNK = 500
-#: A list is this old at most, or four times what reading it took: a large fleet must not read all day.
-_LIST_AGE_S = 1.0
-_LIST_COST_SHARE = 4
-
-
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    workers: Sequence[WorkerView]
-    counts: Mapping[Phase, int]
-    stale_at: float
+_ACCEPT_CHUNK = 500
+#: Calls to the queue at once, of a command for many users: a call takes ten of them and some milliseconds.
+_SENDERS = 8
+#: The last starts are read again after this.
+_STARTS_AGE_S = 2.0
 
 
 class Fleet:
@@ -79,10 +78,12 @@ class Fleet:
         self._clock = clock or SystemClock()
         self._commands = SqsCommands(sqs, settings.queue_worker_control)
         self._queues = Queues(sqs, settings)
-        self._feed = Feed(store.client)
+        self._roster = Roster(store, self._clock)
+        self._feed = Feed(store.client, self._roster.touch)
+        self._starts_lock = threading.Lock()
+        self._starts: Sequence[StartRecord] = ()
+        self._starts_at = float("-inf")
         self._spans = Spans(settings.otlp_endpoint, "muster-api")
-        self._snapshot_lock = threading.Lock()
-        self._snapshot: _Snapshot | None = None
 
     def command(
         self,
@@ -129,15 +130,61 @@ class Fleet:
         return [worker_view(view) if known(view) else None for view in views]
 
     def workers(self, query: WorkerQuery) -> Page:
-        snapshot = self._fresh_snapshot()
-        rows, next_cursor, total = paging.page(snapshot.workers, query)
-        return Page(rows, next_cursor, total, snapshot.counts)
+        return self._roster.page(query)
 
     def counts(self) -> Mapping[Phase, int]:
-        return self._fresh_snapshot().counts
+        return self._roster.counts()
+
+    def matching(self, phase: Phase | None, q: str) -> Sequence[str]:
+        return self._roster.matching(WorkerQuery(phase, q))
+
+    def bulk(self, order: BulkOrder, idempotency_key: str) -> BulkAccepted:
+        return bulk.accept(
+            self._store,
+            order,
+            idempotency_key,
+            partial(self.matching, order.phase, order.q),
+            self._command_all,
+        )
+
+    def _command_all(self, user_ids: Sequence[str], order: BulkOrder, idempotency_key: str) -> None:
+        """As `command` for each of them, in few calls: remembered, then sent."""
+        asked = {"action": order.action.value, "credentials_ref": "", "reason": order.reason}
+        for start in range(0, len(user_ids), _ACCEPT_CHUNK):
+            fresh = [
+                _command(user, asked | {"command_id": uuid.uuid4().hex}, issued_at_ms=0)
+                for user in user_ids[start : start + _ACCEPT_CHUNK]
+            ]
+            answers = self._store.run(*(_accept(command, asked, idempotency_key) for command in fresh))
+            commands = []
+            for new, (tag, issued_at, *first) in zip(fresh, answers, strict=True):
+                fields = json.loads(first[0]) if tag == "repeated" else asked | {"command_id": new.command_id}
+                commands.append(_command(new.user_id, fields, issued_at_ms=int(issued_at)))
+            tens = [commands[at : at + SQS_BATCH_MAX] for at in range(0, len(commands), SQS_BATCH_MAX)]
+            with ThreadPoolExecutor(_SENDERS) as senders:
+                list(senders.map(self._commands.send, tens))
+            self._nudge(WORKER_CONTROL.name)
 
     def explain(self, user_id: str) -> Explanation:
         return explanation(self._known(user_id, history=True))
+
+    def timeline(self, user_id: str) -> Timeline:
+        return timeline(self._known(user_id, history=True))
+
+    def starts(self, limit: int) -> Sequence[StartRecord]:
+        with self._starts_lock:
+            if self._clock.monotonic() >= self._starts_at + _STARTS_AGE_S:
+                self._starts = self._read_starts()
+                self._starts_at = self._clock.monotonic()
+            return self._starts[:limit]
+
+    def _read_starts(self) -> Sequence[StartRecord]:
+        """The starts, and the time lines of the repaired, which say when the loss was seen."""
+        entries = self._store.one(steps.recent_starts(STARTS_KEPT))
+        repaired = sorted({entry.user for entry in entries if entry.cause == Cause.REPAIR})
+        lines = self._store.run(*(steps.history(user) for user in repaired))
+        histories = dict(zip(repaired, lines, strict=True))
+        return [start_record(entry, histories.get(entry.user, ())) for entry in entries]
 
     def pool(self) -> PoolView:
         return self._store.one(self._read_pool())
@@ -214,26 +261,6 @@ class Fleet:
             keys.pool_config(name),
         )
         return Step(_LUA / "read_pool.lua", counted, (), parse)
-
-    def _fresh_snapshot(self) -> _Snapshot:
-        """One thread reads while the others wait for it: a crowd costs the store one reading."""
-        with self._snapshot_lock:
-            if self._snapshot is None or self._clock.monotonic() >= self._snapshot.stale_at:
-                self._snapshot = self._read_all()
-            return self._snapshot
-
-    def _read_all(self) -> _Snapshot:
-        began = self._clock.monotonic()
-        members = (command("SMEMBERS", keys.index(bucket), parse=list) for bucket in range(INDEX_BUCKETS))
-        users = sorted({text(user) for bucket in self._store.run(*members) for user in bucket})
-        workers: list[WorkerView] = []
-        for start in range(0, len(users), _READ_CHUNK):
-            views = self._store.run(*(steps.read_user(user) for user in users[start : start + _READ_CHUNK]))
-            workers += [worker_view(view) for view in views]
-        found = Counter(worker.phase for worker in workers)
-        ended = self._clock.monotonic()
-        fresh_for = max(_LIST_AGE_S, _LIST_COST_SHARE * (ended - began))
-        return _Snapshot(workers, {phase: found[phase] for phase in Phase}, ended + fresh_for)
 
 
 def _accept(fresh: Command, asked: Mapping[str, str], idempotency_key: str) -> Step[tuple[str, ...]]:

@@ -13,11 +13,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.audit import Audit
 from api.auth import Authenticator
 from api.problems import problem, unexpected
+from api.routes.page import FILES
 
 MAX_BODY_BYTES = 64 * 1024
 TOO_LARGE = f"the body may have {MAX_BODY_BYTES} bytes at most"
 #: Load balancers, which ask for health, hold no token; the page's own files hold no data.
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/", "/app.js", "/style.css"})
+OPEN_PATHS = frozenset({"/healthz", "/readyz", *FILES})
 
 _SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -14,10 +15,17 @@ from muster.errors import BadCommand
 
 #: A row's place: rows without a value come last, the user id makes it unique.
 Place = tuple[bool, float | str, str]
+Row = tuple[Place, WorkerView]
 
 
-def page(workers: Sequence[WorkerView], query: WorkerQuery) -> tuple[Sequence[WorkerView], str | None, int]:
+def page(workers: Iterable[WorkerView], query: WorkerQuery) -> tuple[Sequence[WorkerView], str | None, int]:
     """The rows of this page, the cursor of the next (None: no more), and how many match in all."""
+    ordered = order(workers, query)
+    return *cut(ordered, query), len(ordered)
+
+
+def order(workers: Iterable[WorkerView], query: WorkerQuery) -> list[Row]:
+    """All that match, each with its place. The same for every page of a list, so a caller may keep it."""
     words = query.q.casefold()
     matching = [
         worker
@@ -26,15 +34,21 @@ def page(workers: Sequence[WorkerView], query: WorkerQuery) -> tuple[Sequence[Wo
         and (not words or words in worker.user_id.casefold() or words in (worker.reason or "").casefold())
     ]
     field, down = query.sort.value.removeprefix("-"), query.sort.value.startswith("-")
-    placed = sorted(((_place(worker, field), worker) for worker in matching), key=lambda row: row[0])
-    if down:
-        placed.reverse()
+    return sorted(
+        ((_place(worker, field), worker) for worker in matching), key=lambda row: row[0], reverse=down
+    )
+
+
+def cut(ordered: Sequence[Row], query: WorkerQuery) -> tuple[Sequence[WorkerView], str | None]:
+    """The rows of this page, and the cursor of the next."""
+    start = 0
     if query.cursor:
         last = _decode(query.cursor, query.sort)
-        placed = [row for row in placed if (row[0] < last if down else row[0] > last)]
-    rows = placed[: query.limit]
-    more = len(placed) > len(rows)
-    return [worker for _, worker in rows], _encode(query.sort, rows[-1][0]) if more else None, len(matching)
+        down = query.sort.value.startswith("-")
+        start = bisect_left(ordered, True, key=lambda row: row[0] < last if down else row[0] > last)
+    rows = ordered[start : start + query.limit]
+    more = len(ordered) > start + len(rows)
+    return [worker for _, worker in rows], _encode(query.sort, rows[-1][0]) if more else None
 
 
 def _place(worker: WorkerView, field: str) -> Place:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from muster.commands import Action
 from muster.errors import Refused
@@ -85,7 +85,7 @@ class Page:
     workers: Sequence[WorkerView]
     next_cursor: str | None  #: None: this was the last page
     total: int  #: how many match
-    counts: Mapping[Phase, int]  #: of all users, whether they match or not
+    counts: Mapping[Phase, int]  #: of all users; empty while a large fleet is being counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +116,83 @@ class Explanation:
     worker: WorkerView
     history: Sequence[Transition]
     next: NextStep
+
+
+@dataclass(frozen=True, slots=True)
+class MarkView:
+    """The lease under which a worker acts, and its beats."""
+
+    worker_id: str
+    epoch: int
+    cause: str  #: why this worker was started
+    since: datetime
+    ready_at: datetime | None
+    beat_age_s: float
+    ends_in_s: float  #: unless it beats again
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseView:
+    """A start that is under way."""
+
+    epoch: int
+    task_id: str | None
+    cause: str
+    since: datetime | None
+    ends_in_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Everything there is to know of one user's worker, for a person who looks at it."""
+
+    worker: WorkerView
+    history: Sequence[Transition]  #: newest first
+    next: NextStep
+    command_id: str | None  #: of the owner's last command
+    issued_at: datetime | None
+    mark: MarkView | None
+    lease: LeaseView | None
+    state: Mapping[str, Any]  #: what the worker last published of itself
+
+
+class StartKind(StrEnum):
+    """What a start's time is compared with."""
+
+    WARM = "warm"  #: claimed from the pool
+    COLD = "cold"  #: launched for this user
+    REPAIR = "repair"  #: made by maintenance, after a loss
+
+
+@dataclass(frozen=True, slots=True)
+class StartRecord:
+    """One worker that became ready."""
+
+    at: datetime
+    user_id: str
+    kind: StartKind
+    latency_ms: int  #: from the accepted command (of a repair: from its begin) to ready
+    heal_ms: int | None  #: of a repair: from the moment the loss was seen to ready
+
+
+@dataclass(frozen=True, slots=True)
+class BulkOrder:
+    """One command for everybody who matches. `selection` is what the person who asks saw and confirmed."""
+
+    action: Action
+    phase: Phase | None
+    q: str
+    selection: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BulkAccepted:
+    """The command was accepted for each of them."""
+
+    action: Action
+    users: int
+    repeated: bool  #: the idempotency key was seen before: these are the users of the first time
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +290,24 @@ class FleetSource(Protocol):
 
     def explain(self, user_id: str) -> Explanation:
         """Why this user's worker is as it is and what comes next. `NotFound` for an unknown user."""
+        ...
+
+    def timeline(self, user_id: str) -> Timeline:
+        """All of one user's worker: its time line, its mark and beats, its state. `NotFound`."""
+        ...
+
+    def starts(self, limit: int) -> Sequence[StartRecord]:
+        """The last starts of all users that became ready, newest first, a few seconds old at most."""
+        ...
+
+    def matching(self, phase: Phase | None, q: str) -> Sequence[str]:
+        """The ids of all users that match, sorted, as old as `workers`."""
+        ...
+
+    def bulk(self, order: BulkOrder, idempotency_key: str) -> BulkAccepted:
+        """Accept the command for every user that matches. `Refused` if they are not the ones of
+        `order.selection` any more. A repeat with the same key is for the users of the first time and each of
+        its commands is the same command; after a `TryLater` some were accepted and a repeat does the rest."""
         ...
 
     def pool(self) -> PoolView:

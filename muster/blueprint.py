@@ -244,8 +244,10 @@ SWEEP_MEMORY = timedelta(minutes=10)
 #: Changes the audit keeps at hand, about; the log keeps them all.
 AUDIT_LENGTH = 100_000
 
-#: Timeline entries kept per user for `explain`.
-HISTORY_LENGTH = 12
+#: Timeline entries kept per user for `explain`: the last four to six lives.
+HISTORY_LENGTH = 24
+#: Starts kept of all users together, for the latency chart; about 100 bytes each.
+STARTS_KEPT = 1000
 
 POOL_TARGET = 4
 POOL_BEAT = timedelta(seconds=10)

@@ -79,6 +79,16 @@ def history(user: str) -> str:
     return f"worker:history:{{{user}}}"
 
 
+def starts() -> str:
+    """list, newest first, capped: one line per worker that became ready, of all users."""
+    return "starts:{all}"
+
+
+def bulk(digest: str) -> str:
+    """JSON, 24 h: the users that a bulk command (by the digest of its idempotency key) is for."""
+    return f"api:bulk:{{{digest}}}"
+
+
 def user_keys(user: str) -> tuple[str, ...]:
     """The keys of one user's life, in the order every lifecycle script takes them."""
     return desired(user), epoch(user), active(user), starting(user), history(user), state(user)

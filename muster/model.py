@@ -95,6 +95,29 @@ class HistoryEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class StartEntry:
+    """One worker that became ready."""
+
+    ready_at_ms: int
+    epoch: int
+    via: str
+    cause: str
+    issued_at_ms: int
+    user: str
+
+    @property
+    def latency_ms(self) -> int:
+        return start_latency_ms(self.cause, self.epoch, self.issued_at_ms, self.ready_at_ms)
+
+
+def start_latency_ms(cause: str, epoch: int, issued_at_ms: int, ready_at_ms: int) -> int:
+    """From the accepted command to ready. A repair or a move carries the moment of the owner's command, which
+    may be days old; its epoch says when it began itself."""
+    began = epoch if cause in (Cause.REPAIR, Cause.MOVE) else issued_at_ms
+    return max(0, ready_at_ms - began)
+
+
+@dataclass(frozen=True, slots=True)
 class UserView:
     """Everything the store knows of one user at one moment of its own clock."""
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from muster import blueprint, keys
-from muster.model import Assignment, Cause, HistoryEntry, Mark, StartLease, UserView, Want
+from muster.model import Assignment, Cause, HistoryEntry, Mark, StartEntry, StartLease, UserView, Want
 from muster.store import Step, command, fields, lua, tagged, text
 
 
@@ -186,6 +186,33 @@ def _lease(lease: dict[str, str], ttl_ms: int) -> StartLease:
 def _history(line: str) -> HistoryEntry:
     at, event, epoch, detail = line.split("|", 3)
     return HistoryEntry(int(at), event, int(epoch), detail)
+
+
+def history(user: str) -> Step[tuple[HistoryEntry, ...]]:
+    """The user's time line, newest first."""
+    return command(
+        "LRANGE", keys.history(user), 0, -1, parse=lambda lines: tuple(_history(text(line)) for line in lines)
+    )
+
+
+def note_start(given: Assignment) -> Step[tuple[str, ...]]:
+    """Not on the user's slot, so a step of its own; it shares the round trip of the beat that says ready."""
+    args = (given.user, given.epoch, given.via.value, given.cause.value, given.issued_at_ms)
+    return lua("note_start", (keys.starts(),), (*args, blueprint.STARTS_KEPT), tagged)
+
+
+def recent_starts(most: int) -> Step[list[StartEntry]]:
+    """Newest first. A client that sent again notes a start twice: the same epoch is one start."""
+
+    def parse(reply: Any) -> list[StartEntry]:
+        first: dict[tuple[str, int], StartEntry] = {}
+        for line in reversed(reply):
+            at, epoch, via, cause, issued_at, user = text(line).split("|", 5)
+            entry = StartEntry(int(at), int(epoch), via, cause, int(issued_at), user)
+            first.setdefault((user, entry.epoch), entry)
+        return list(reversed(first.values()))
+
+    return command("LRANGE", keys.starts(), 0, most - 1, parse=parse)
 
 
 def index_add(user: str) -> Step[int]:

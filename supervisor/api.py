@@ -12,10 +12,13 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
-from api import paging
+from api import bulk, paging
 from api.source import (
     Accepted,
+    BulkAccepted,
+    BulkOrder,
     DeadLetter,
     Event,
     Explanation,
@@ -25,6 +28,8 @@ from api.source import (
     Page,
     PoolView,
     QueueView,
+    StartRecord,
+    Timeline,
     Transition,
     WorkerQuery,
     WorkerView,
@@ -105,6 +110,30 @@ class SupervisorSource:
             for entry in self._fleet.history(user_id, HISTORY_LENGTH)
         ]
         return Explanation(self._view(status), history, self._next(status))
+
+    def timeline(self, user_id: str) -> Timeline:
+        told = self.explain(user_id)
+        return Timeline(told.worker, told.history[::-1], told.next, None, None, None, None, {})
+
+    def starts(self, limit: int) -> Sequence[StartRecord]:  # noqa: ARG002 - the port's
+        return []  # a supervisor starts processes; there is nothing warm to compare
+
+    def matching(self, phase: Phase | None, q: str) -> Sequence[str]:
+        views = [self._view(status) for status in self._fleet.status_all()]
+        return sorted(worker.user_id for _, worker in paging.order(views, WorkerQuery(phase, q)))
+
+    def bulk(self, order: BulkOrder, idempotency_key: str) -> BulkAccepted:
+        return bulk.accept(
+            self._store,
+            order,
+            idempotency_key,
+            partial(self.matching, order.phase, order.q),
+            self._command_all,
+        )
+
+    def _command_all(self, user_ids: Sequence[str], order: BulkOrder, idempotency_key: str) -> None:
+        for user_id in user_ids:
+            self.command(user_id, order.action, idempotency_key=idempotency_key, reason=order.reason)
 
     def pool(self) -> PoolView:
         return PoolView(name="none", target=0, idle=0, outstanding=0, launching=0, version=None)

@@ -37,6 +37,8 @@ class Heart:
         self.ready = False
         #: The first beat also writes down whose task this is; one round trip carries both.
         self._tell_owner = True
+        #: ... and the first one that says ready notes the start. Tried once: no mark hangs on a statistic.
+        self._tell_start = True
         self.next_in = _BEAT_S
 
     def beat(self) -> None:
@@ -50,15 +52,18 @@ class Heart:
                 self._end(me.lease.ended)
                 return
             sent_at = me.clock.monotonic()
+            ready = self.ready  # once: the session's thread sets it
             beat = steps.beat_mark(
-                given, me.worker_id, me.task_id, me.version, self._ctx.state_json(), ready=self.ready
+                given, me.worker_id, me.task_id, me.version, self._ctx.state_json(), ready=ready
             )
             first_words: list[Step[Any]] = [
                 steps.index_add(given.user),
                 steps.own_task(me.task_id, given.user),
             ]
+            start = [steps.note_start(given)] if ready and self._tell_start else []
+            self._tell_start = self._tell_start and not ready
             try:
-                tag, *detail = me.store.run(beat, *(first_words if self._tell_owner else []))[0]
+                tag, *detail = me.store.run(beat, *(first_words if self._tell_owner else []), *start)[0]
                 if tag == "restored" and not self._tell_owner:
                     self._tell_owner = True  # until it has been said: should this fail, the next beat does
                     me.store.run(*first_words)

@@ -1,4 +1,4 @@
-"""`/`: the fleet page. Three files that hold no data: what they show comes through the API, with a token."""
+"""`/`: the fleet page. Files that hold no data: what they show comes through the API, with a token."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from starlette.routing import Route
 
 WEB = Path(__file__).parent.parent / "web"
 
+_KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+
 #: Every file by its address. Nothing is looked up by a caller's words, so no other file can be had.
-FILES = {
-    "/": ("index.html", "text/html"),
-    "/app.js": ("app.js", "text/javascript"),
-    "/style.css": ("style.css", "text/css"),
-}
+FILES = {"/" if path.stem == "index" else f"/{path.name}": path for path in sorted(WEB.iterdir())}
 
 #: Own script and own style only. Trusted types make the browser refuse text that would become markup.
 _POLICY = "; ".join(
@@ -24,6 +22,7 @@ _POLICY = "; ".join(
         "default-src 'none'",
         "script-src 'self'",
         "style-src 'self'",
+        "img-src 'self'",
         "connect-src 'self'",
         "base-uri 'none'",
         "form-action 'none'",
@@ -36,11 +35,11 @@ _POLICY = "; ".join(
 
 def router() -> APIRouter:
     """Takes no fleet, unlike its neighbours: the page is the same for all of them."""
-    return APIRouter(routes=[_route(path, name, kind) for path, (name, kind) in FILES.items()])
+    return APIRouter(routes=[_route(address, path) for address, path in FILES.items()])
 
 
-def _route(path: str, name: str, kind: str) -> Route:
-    content = (WEB / name).read_bytes()
+def _route(address: str, path: Path) -> Route:
+    content = path.read_bytes()
     # Asked for each time and answered by 304: a new release must never meet the script of the one before.
     headers = {
         "Content-Security-Policy": _POLICY,
@@ -51,6 +50,6 @@ def _route(path: str, name: str, kind: str) -> Route:
     async def answer(request: Request) -> Response:
         if headers["ETag"] in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
-        return Response(content, headers=headers, media_type=kind)
+        return Response(content, headers=headers, media_type=_KINDS[path.suffix])
 
-    return Route(path, answer, include_in_schema=False)
+    return Route(address, answer, include_in_schema=False)

@@ -20,7 +20,7 @@ local function user_of(key) return string.match(key, '{(.*)}') end
 local function note(history, event, epoch, detail)
   local at = int(now_ms())
   redis.call('LPUSH', history, table.concat({at, event, int(epoch), detail or ''}, '|'))
-  redis.call('LTRIM', history, 0, 11)
+  redis.call('LTRIM', history, 0, 23)
   redis.call('PUBLISH', 'muster:events', cjson.encode({
     user_id = user_of(history), event = event, epoch = int(epoch), at = at, detail = detail or ''}))
 end

@@ -197,7 +197,7 @@ def test_a_list_of_a_thousand_takes_a_few_round_trips(fleet, store, monkeypatch)
     real = store.run
     monkeypatch.setattr(store, "run", lambda *what: trips.append(len(what)) or real(*what))
     assert fleet.workers(WorkerQuery()).total == 1_000
-    assert trips == [256, 500, 500]
+    assert trips == [256, 256, 500, 500]  # how large is it, then who is there and all of them
 
 
 def test_explain_tells_the_life_and_what_comes_next(api, store):
