@@ -23,7 +23,7 @@ Words = Annotated[str, Query(max_length=128, description="Part of a user id or o
 
 
 class BulkBody(BaseModel):
-    """What was confirmed, and why. `selection` comes from the preview and holds while the same users match."""
+    """What was confirmed, and why. `selection` is the preview's and holds while the same users match."""
 
     model_config = ConfigDict(extra="forbid")
 
