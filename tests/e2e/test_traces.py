@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import signal
 import threading
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf import json_format
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from local.driver import EngineProcess, send_signal, until
 from muster.model import Cause
@@ -100,6 +103,28 @@ def test_a_warm_a_cold_and_a_repaired_start_are_three_traces(collector: Collecto
         assert collector.ways()[trace_of(cold)] == "cold"
     finally:
         engine.end()
+
+
+def test_a_span_is_what_the_protocol_says(collector: Collector) -> None:
+    """OTLP's JSON form is that of its protobuf message, but for ids in hexadecimal instead of base64."""
+    spans = Spans(collector.url, "muster-test")
+    spans.add(trace_of("c1"), "start", 1.0, 2.5, root=True, via="warm")
+    spans.add(trace_of("c1"), "api", 1.0, 1.25)
+    spans.flush()
+    whole, part = [
+        json_format.ParseDict(
+            {name: in_base64(name, given) for name, given in span.items() if name != "service"}, Span()
+        )
+        for span in collector.spans
+    ]
+    assert (len(whole.trace_id), len(whole.span_id), whole.parent_span_id) == (16, 8, b"")
+    assert (part.trace_id, part.parent_span_id) == (whole.trace_id, whole.span_id)
+    assert (whole.start_time_unix_nano, whole.end_time_unix_nano) == (1_000_000_000, 2_500_000_000)
+    assert [(a.key, a.value.string_value) for a in whole.attributes] == [("muster.via", "warm")]
+
+
+def in_base64(name: str, given: Any) -> Any:
+    return base64.b64encode(bytes.fromhex(given)).decode() if name.endswith("Id") else given
 
 
 def test_without_an_endpoint_nothing_is_kept() -> None:
