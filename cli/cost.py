@@ -21,7 +21,10 @@ def cost(
     own_credentials: Annotated[bool, typer.Option(help="One secret per user.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Stable fields for programs.")] = False,
 ) -> None:
-    """Estimate the AWS bill from list prices: idle, and with USERS. Asks nobody, changes nothing."""
+    """Estimate the AWS bill from list prices: idle, and with USERS. Asks nobody, changes nothing.
+
+    Example: muster cost --environment prod --users 1000
+    """
     if environment not in FOOTPRINTS:
         raise typer.BadParameter(f"choose one of {', '.join(FOOTPRINTS)}", param_hint="--environment")
     footprint, prices = FOOTPRINTS[environment], Prices.load()

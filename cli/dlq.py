@@ -11,7 +11,7 @@ import typer
 from cli.session import Cli, Code, Failure, add, command, table
 from muster.blueprint import WORKER_CONTROL
 
-app = typer.Typer(no_args_is_help=True, help="Messages that were given up.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Messages that were given up.")
 
 Queue = Annotated[str, typer.Option(help="The queue that gave them up.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, change nothing.")]
@@ -24,7 +24,10 @@ def ls(
     queue: Queue = WORKER_CONTROL.name,
     limit: Annotated[int, typer.Option(min=1, max=500, help="How many at most.")] = 50,
 ) -> None:
-    """List them with their reasons."""
+    """List them with their reasons.
+
+    Example: muster dlq ls --queue order-tasks.fifo
+    """
     letters = _list(cli, queue, limit)
     rows = table("message", "for", "sent", "reason", "body")
     for letter in letters:
@@ -39,7 +42,10 @@ def ls(
 def show(
     cli: Cli, message: Annotated[str, typer.Argument(help="Its id.")], queue: Queue = WORKER_CONTROL.name
 ) -> None:
-    """Show one message whole."""
+    """Show one message whole.
+
+    Example: muster dlq show 5fea7756-0ea4-451a-a703-a558b933e274
+    """
     letter = cli.call("GET", f"{_path(queue)}/{quote(message, safe='')}")
     lines = table("", "")
     for name, value in letter.items():
@@ -55,7 +61,10 @@ def redrive(
     queue: Queue = WORKER_CONTROL.name,
     dry_run: DryRun = False,
 ) -> None:
-    """Send them round again. A command that a newer one has overtaken stays overtaken."""
+    """Send them round again. A command that a newer one has overtaken stays overtaken.
+
+    Example: muster dlq redrive --dry-run
+    """
     path = f"{_path(queue)}/{quote(message, safe='')}" if message else _path(queue)
     if dry_run:
         found = [cli.call("GET", path)] if message else _list(cli, queue, 500)
@@ -73,7 +82,10 @@ def purge(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Throw them away for good."""
+    """Throw them away for good.
+
+    Example: muster dlq purge --yes
+    """
     if dry_run:
         count = len(_list(cli, queue, 500))
         cli.show({"purged": 0, "would_purge": count}, f"would throw away {count}")

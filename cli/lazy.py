@@ -45,10 +45,8 @@ def group_of(*commands: LazyCommand) -> type[TyperGroup]:
     """A group that consists of these, in this order."""
 
     class LazyGroup(TyperGroup):
-        def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
-            return [str(command.name) for command in commands if command.there]
-
-        def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-            return next((c for c in commands if c.name == cmd_name and c.there), None)
+        def __init__(self, *given: Any, **options: Any) -> None:
+            super().__init__(*given, **options)
+            self.commands = {str(command.name): command for command in commands if command.there}
 
     return LazyGroup

@@ -22,7 +22,10 @@ def market(
     fail: Annotated[float, typer.Option(min=0, max=1, help="Share of answers that are 500.")] = 0.0,
     garbage: Annotated[float, typer.Option(min=0, max=1, help="Share that are half a JSON.")] = 0.0,
 ) -> None:
-    """Serve a market for strategies to work on. The knobs can be turned later by PUT /faults."""
+    """Serve a market for strategies to work on. The knobs can be turned later by PUT /faults.
+
+    Example: muster market --port 3002 --seed 7
+    """
     guard()
     faults = Faults(slow_s=slow, throttle=throttle, fail=fail, garbage=garbage)
     uvicorn.run(

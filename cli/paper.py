@@ -35,6 +35,8 @@ def paper_broker(
     """Serve a paper broker that speaks Alpaca's trading API, until stopped.
 
     The address is printed on stdout, as JSON.
+
+    Example: muster paper-broker --open-accounts --fault partial=0.3
     """
     if accounts is None and not open_accounts:
         raise typer.BadParameter("nobody could log in: give --accounts FILE or --open-accounts")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sim.plan import Plan
     from sim.run import Outcome, Report
 
-app = typer.Typer(invoke_without_command=True, no_args_is_help=False)
+app = typer.Typer(invoke_without_command=True, no_args_is_help=False, add_completion=False)
 app.command("study")(study)
 
 
@@ -34,7 +34,10 @@ def sim(
     processes: Annotated[int, typer.Option(help="How many at a time; 0 is one per core.", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Stable fields for programs.")] = False,
 ) -> None:
-    """Run the core, the handlers and the workers on virtual time, under faults. Exit 1 if a promise broke."""
+    """Run the core, the handlers and the workers on virtual time, under faults. Exit 1 if a promise broke.
+
+    Example: muster sim --seeds 1000
+    """
     if ctx.invoked_subcommand is not None:
         return
     if trace and seed is None:

@@ -15,7 +15,10 @@ def study(
     plots: Annotated[Path | None, typer.Option(help="Write the pictures (SVG and PNG) here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON with stable fields.")] = False,
 ) -> None:
-    """How many cells a day of users needs, which quota binds, and what each pool policy costs."""
+    """How many cells a day of users needs, which quota binds, and what each pool policy costs.
+
+    Example: muster sim study --users 1000000 --seed 7
+    """
     # Imported here: numpy and matplotlib cost a second that no other command should pay.
     from sim.study import markdown, report
 

@@ -28,6 +28,8 @@ def supervise(
     SIGHUP reads FILE again. SIGTERM and SIGINT let the workers finish, for up to 30 seconds.
     Exit codes: 0 stopped, 1 the API's port is taken, 2 FILE is broken, 4 another supervisor runs,
     5 the server does not answer.
+
+    Example: muster supervise examples/workers.yml
     """
     guard()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from moto import mock_aws
@@ -340,3 +342,31 @@ def test_no_colour_in_a_pipe_or_when_told(muster, store, monkeypatch):
     run_worker(store, begin(store, "u1"))
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[" not in muster("ls").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "number", "offered"),
+    [("muster st", 1, "start"), ("muster ls --p", 2, "--phase"), ("muster dlq ", 2, "redrive")],
+)
+def test_the_shell_completes_commands_that_are_not_loaded_yet(words, number, offered):
+    env = os.environ | {"_MUSTER_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(number)}
+    muster = Path(sys.executable).with_name("muster")
+    done = subprocess.run([muster], env=env, capture_output=True, text=True)
+    assert offered in done.stdout.split()
+
+
+def test_a_mistyped_command_is_answered_with_the_right_one():
+    done = CliRunner().invoke(app, ["strat"])
+    assert done.exit_code == 2
+    assert "'start'" in done.stderr
+
+
+@pytest.mark.parametrize("name", [str(command.name) for command in COMMANDS])
+def test_every_command_shows_an_example(name):
+    command = next(one for one in COMMANDS if one.name == name).load()
+    helps = [below.help or "" for below in getattr(command, "commands", {"": command}).values()]
+    assert all("Example:" in text for text in helps) or name in _SELF_EVIDENT
+
+
+#: Without arguments there is one way to call them.
+_SELF_EVIDENT = {"queues", "version", "doctor", "jobs"}
