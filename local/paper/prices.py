@@ -1,16 +1,13 @@
-"""Prices out of nothing but a symbol, a time and a seed: every process that asks gets the same answer."""
+"""The paper broker trades at the prices of the seeded market: `muster market` of its seed tells the same."""
 
 from __future__ import annotations
 
 import hashlib
-import math
 from decimal import Decimal
-from functools import cache
+
+from supervisor.market.data import Market
 
 CENT = Decimal("0.01")
-
-#: Length in seconds and height of the waves a price is made of: a day's swing down to a minute's noise.
-_WAVES = ((86_400.0, 0.05), (3_600.0, 0.01), (300.0, 0.004), (60.0, 0.001))
 
 
 def chance(*words: object) -> float:
@@ -19,17 +16,11 @@ def chance(*words: object) -> float:
     return int.from_bytes(digest, "big") / 2**64
 
 
-@cache
-def _shape(symbol: str, seed: int) -> tuple[float, tuple[float, ...]]:
-    """The middle of a symbol's price (10 to 500) and where each of its waves starts."""
-    middle = 10 * 50 ** chance(seed, symbol, "middle")
-    return middle, tuple(chance(seed, symbol, length) for length, _ in _WAVES)
+def pair_of(symbol: str) -> str:
+    """What the market calls a symbol of the broker: AAPL is AAPL-USD, BTC/USD is BTC-USD."""
+    return symbol.replace("/", "-") if "/" in symbol else f"{symbol}-USD"
 
 
 def price(symbol: str, at: float, seed: int) -> Decimal:
     """The price of one share at `at` (seconds since 1970), in cents."""
-    middle, starts = _shape(symbol, seed)
-    moved = 1.0
-    for (length, height), start in zip(_WAVES, starts, strict=True):
-        moved += height * math.sin(2 * math.pi * (at / length + start))
-    return Decimal(middle * moved).quantize(CENT)
+    return Decimal(Market(seed).price(pair_of(symbol), at)).quantize(CENT)

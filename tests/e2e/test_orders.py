@@ -43,7 +43,7 @@ def start(up: EngineProcess, *users: str) -> None:
 
 
 def place(up: EngineProcess, user: str, **order: Any) -> str:
-    body = {"symbol": "AAPL", "side": "buy", "qty": "1"} | order
+    body = {"symbol": "MSFT", "side": "buy", "qty": "1"} | order
     answer = up.api.post(f"/v1/users/{user}/orders", json=body)
     assert answer.status_code == 202, answer.text
     return str(answer.json()["order_id"])

@@ -11,7 +11,8 @@ import pytest
 from local.paper.audit import overlaps
 from local.paper.book import Book, DuplicateOrder
 from local.paper.faults import Faults
-from local.paper.prices import chance, price
+from local.paper.prices import CENT, chance, price
+from supervisor.market.data import CANDLE_S, Market
 
 NOW = 1_700_000_000.0
 
@@ -49,7 +50,15 @@ def test_a_price_moves_and_stays_positive_and_near_its_middle() -> None:
     day = [price("ACME", NOW + 60 * minute, 1) for minute in range(1440)]
     assert len(set(day)) > 100
     assert min(day) > 0
-    assert max(day) / min(day) < Decimal("1.2")
+    assert max(day) / min(day) < Decimal("1.3")
+
+
+def test_the_broker_trades_at_the_prices_of_the_market_with_its_seed() -> None:
+    (candle,) = Market(7).candles("ACME-USD", NOW, 1)
+    steps = [price("ACME", candle["at"] + second, 7) for second in range(0, CANDLE_S + 1, 60)]
+    assert (steps[0], steps[-1]) == tuple(Decimal(candle[name]).quantize(CENT) for name in ("open", "close"))
+    assert Decimal(candle["low"]) - CENT <= min(steps) <= max(steps) <= Decimal(candle["high"]) + CENT
+    assert price("ACME/USD", NOW, 7) == price("ACME", NOW, 7)
 
 
 def test_a_chance_is_even() -> None:
