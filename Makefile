@@ -19,8 +19,8 @@ $(READY): requirements.txt requirements-dev.txt pyproject.toml
 
 setup: $(READY) ## create the virtual environment with the pinned packages
 
-up: $(READY) ## the whole system on this machine, until Ctrl-C
-	$(BIN)/muster up
+up: $(READY) ## the whole system on this machine with a paper broker, until Ctrl-C
+	$(BIN)/muster up --session broker
 
 demo: $(READY) ## the whole story in about a minute, with its figures
 	$(BIN)/muster demo

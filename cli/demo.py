@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from local.driver import EngineProcess, send_signal, until
+from local.trader import Trader
 
 USERS = 20
 POOL = 8
@@ -39,6 +40,11 @@ class Summary:
     heal_p50_ms: float = 0
     heal_p95_ms: float = 0
     frozen_replaced_s: float = 0
+    orders_accepted: int = 0
+    orders_agreeing_with_the_book: int = 0
+    orders_executed_twice: int = 0
+    order_p50_ms: float = 0
+    order_p95_ms: float = 0
     double_workers: int = 0
     commands_accepted: int = 0
     commands_unaccounted: int = 0
@@ -51,7 +57,10 @@ def demo(
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
 ) -> None:
-    """Start 20 users, kill 5 workers, freeze one, stop all; then say what was seen. Needs no AWS account.
+    """Start 20 users, trade, kill 5 workers, freeze one, stop all; then say what was seen.
+
+    Each worker holds its user's session at a paper broker, so that ready means connected. Needs no account
+    anywhere.
 
     Example: muster demo --json
     """
@@ -71,21 +80,19 @@ class _Demo:
     """One run on an engine of its own."""
 
     def __init__(self, folder: Path, console: Any) -> None:
-        self._journal = folder / "journal"
-        self._journal.mkdir()
         self._engine = EngineProcess(
-            folder / "engine",
-            *("--pool", str(POOL), "--speed", str(SPEED), "--session", "worker.journal:JournalSession"),
-            env={"MUSTER_SESSION_JOURNAL": str(self._journal)},
+            folder / "engine", "--pool", str(POOL), "--speed", str(SPEED), "--session", "broker"
         )
+        self._trader = Trader(self._engine)
         self._console = console
         self._summary = Summary()
         self._users = [f"user-{number:02}" for number in range(1, USERS + 1)]
         self._frozen: int | None = None
+        self._calm: list[str] = []  #: orders placed while nothing was wrong
 
     def run(self) -> Summary:
         began = time.monotonic()
-        self._say("starting Valkey, the queues, the functions and the API")
+        self._say("starting Valkey, the queues, the functions, the API and a paper broker")
         code = 1
         try:
             self._engine.start()
@@ -95,12 +102,13 @@ class _Demo:
                 send_signal(self._frozen, signal.SIGCONT)
             if self._engine.process is not None and self._engine.process.poll() is None:
                 code = self._engine.stop()
-        self._audit(code)
+        self._audit_end(code)
         self._engine.end()
         self._summary.seconds = round(time.monotonic() - began, 1)
         return self._summary
 
     def _story(self) -> None:
+        self._trader.allow_two_streams()
         self._say(f"filling a warm pool of {POOL}")
         until(lambda: self._engine.get("/v1/pool")["idle"] >= POOL, "the pool is full", 40)
 
@@ -109,6 +117,8 @@ class _Demo:
             self._command(user, "start")
         self._watch(lambda rows: all(row["phase"] == "ready" for row in rows), 40, "all users are ready")
         self._measure_starts()
+        self._say("everybody is connected to the broker: one order each")
+        self._calm = [self._trader.place(user) for user in self._users]
 
         first, *others = self._engine.workers()
         self._frozen = first["pid"]
@@ -118,8 +128,9 @@ class _Demo:
 
         self._kill(others[:KILLS])
 
-        self._say("waiting until the frozen worker has been replaced")
         name = first["user_id"]
+        self._trader.place(name)
+        self._say(f"one more order for {name}: its successor must find it, and only once")
 
         def replaced(rows: list[dict[str, Any]]) -> bool:
             return any(
@@ -132,6 +143,7 @@ class _Demo:
         send_signal(self._frozen, signal.SIGCONT)
         self._say("woke the frozen worker: it must leave without acting")
 
+        self._judge_orders()
         self._say("stopping all users")
         for user in self._users:
             self._command(user, "stop")
@@ -142,6 +154,7 @@ class _Demo:
         self._say(f"killing {len(victims)} workers with SIGKILL: " + ", ".join(v["user_id"] for v in victims))
         killed_at = {}
         for victim in victims:
+            self._trader.place(victim["user_id"])  # it may be sent, recorded or neither when the axe falls
             killed_at[victim["user_id"]] = time.time()
             send_signal(victim["pid"], signal.SIGKILL)
         before = {victim["user_id"]: victim["epoch"] for victim in victims}
@@ -171,6 +184,24 @@ class _Demo:
         summary.warm_p50_ms, summary.warm_p95_ms = _percentiles(warm)
         summary.cold_p50_ms, summary.cold_p95_ms = _percentiles(cold)
 
+    def _judge_orders(self) -> None:
+        """The broker's own book and its own list of connections are asked, not Muster."""
+        self._say("waiting until the broker was asked about every order")
+        summary = self._summary
+        try:
+            until(lambda: not self._trader.unsettled(), "every order is verified", 60)
+        except TimeoutError as late:
+            summary.promises_broken.append(str(late))
+        judged = self._trader.judge()
+        summary.orders_accepted, summary.orders_agreeing_with_the_book = judged.orders, judged.agreed
+        summary.orders_executed_twice = judged.executed_twice
+        summary.promises_broken += judged.wrong
+        summary.order_p50_ms, summary.order_p95_ms = _percentiles(self._trader.to_final_ms(self._calm))
+        doubled = self._trader.overlaps()
+        summary.double_workers = len(doubled)
+        if doubled:
+            summary.promises_broken.append(f"the broker saw two workers at once for {', '.join(doubled)}")
+
     def _account(self) -> None:
         """Every accepted command has ended: nothing waits, nothing is in flight, nothing is parked."""
         left: list[dict[str, Any]] = []
@@ -185,15 +216,8 @@ class _Demo:
             self._summary.commands_unaccounted = sum(q["depth"] + q["in_flight"] for q in left)
             self._summary.promises_broken.append("commands were left in the queue or parked")
 
-    def _audit(self, exit_code: int) -> None:
-        """From outside: the workers' own journals, and the processes that are left."""
-        from worker.journal import overlaps
-
-        doubled = overlaps(self._journal)
-        self._summary.double_workers = len(doubled)
-        if doubled:
-            named = ", ".join(overlap.user for overlap in doubled)
-            self._summary.promises_broken.append(f"two workers acted at once for {named}")
+    def _audit_end(self, exit_code: int) -> None:
+        """Whether it ended in order, and what is left."""
         if exit_code != 0:
             self._summary.promises_broken.append(f"the engine ended with {exit_code}: see its log")
         left = [process.pid for process in self._engine.processes()]
@@ -254,12 +278,21 @@ def _print(summary: Summary, console: Any) -> None:
     table.add_row(
         f"healed after SIGKILL ({summary.killed})", f"{summary.heal_p50_ms} ms", f"{summary.heal_p95_ms} ms"
     )
+    table.add_row(
+        f"order accepted to filled ({USERS})",
+        f"{summary.order_p50_ms} ms",
+        f"{summary.order_p95_ms} ms",
+    )
     console.print(table)
+    console.print(
+        f"orders accepted {summary.orders_accepted}, as in the broker's book "
+        f"{summary.orders_agreeing_with_the_book}, executed twice {summary.orders_executed_twice}"
+    )
     console.print(f"frozen worker replaced after {summary.frozen_replaced_s} s (its mark lasts 30 s)")
     console.print(
         f"commands accepted {summary.commands_accepted}, unaccounted {summary.commands_unaccounted}"
     )
-    console.print(f"double workers seen {summary.double_workers}, {summary.seconds} s in all")
+    console.print(f"double workers seen by the broker {summary.double_workers}, {summary.seconds} s in all")
     for broken in summary.promises_broken:
         console.print(f"PROMISE BROKEN: {broken}", style="bold red")
     if not summary.promises_broken:

@@ -115,6 +115,7 @@ class Engine:
         paper_url = self._paper.start() if self._paper else ""
         self._aws.start()
         self._queues = self._aws.ensure_queues()
+        self._restore_secrets()
         self._settings = self._make_settings(valkey_url)
         self._store = Store(valkey_client(self._settings))
         self._checks = PlannedChecks(
@@ -211,7 +212,9 @@ class Engine:
         if self.options.launch != FORK:
             return None
         module, _, attribute = self._session.partition(":")
-        return ForkServer("worker.boot:main", [_PRELOAD, *([module] if attribute else [])])
+        # A broker session reads its secret and sends its checks with it; most of a start would be its import.
+        clients = ["boto3"] if self._paper else []
+        return ForkServer("worker.boot:main", [_PRELOAD, *clients, *([module] if attribute else [])])
 
     def _wiring(self) -> wiring.Wiring:
         sqs = self._aws.client("sqs")
@@ -385,9 +388,15 @@ class Engine:
                 if not self._aws.alive:
                     log.warning("the AWS endpoint ended; starting it again without what was queued")
                     self._aws.restart()
+                    self._restore_secrets()
                     self._aws.ensure_queues()
             except (MusterError, RuntimeError, OSError) as failed:
                 log.warning("a part could not be started again (%s); trying again", failed)
+
+    def _restore_secrets(self) -> None:
+        """An endpoint that was killed has lost what it kept in memory."""
+        if self._paper is not None:
+            self._paper.restore(self._aws.client("secretsmanager"))
 
     def _end_api(self) -> None:
         if self._api is not None and self._api.poll() is None:

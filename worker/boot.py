@@ -30,7 +30,7 @@ from worker.exits import Exit
 from worker.heart import Heart
 from worker.lease import Lease
 from worker.life import AwaitClaim, Effect, Me, Pause, cold_start, pool_wait
-from worker.session import Context, SessionRefused, session_named
+from worker.session import Context, Preloads, SessionRefused, session_named
 
 
 @dataclass(slots=True)
@@ -72,6 +72,8 @@ def main() -> int:
     if given:
         taken = _drive(cold_start(me, given), None, stopping, moments)
     else:
+        if isinstance(session, Preloads):
+            session.preload()
         channel = _channel(settings, me.worker_id)
         _on_stop(stopping, channel.wake)
         taken = _drive(pool_wait(me), channel, stopping, moments)

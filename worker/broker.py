@@ -51,19 +51,26 @@ class BrokerSession:
     """`MUSTER_SESSION=worker.broker:BrokerSession`. Ready means: stream open, open orders known."""
 
     def __init__(self, build: Callable[[], Parts] | None = None) -> None:
-        # Nothing is built before the claim: a waiting worker has no credentials and pays for no client.
         self._build = build or _from_environment
+        self._parts: Parts | None = None
         self._broker: Broker | None = None
         self._listener: threading.Thread | None = None
         self._opened = threading.Event()
         self._failure: Exception | None = None
+
+    def preload(self) -> None:
+        """The clients are most of a start's time, and a waiting worker has that time. It has no credentials:
+        it does not know yet whose it will need."""
+        import muster.brokers.alpaca  # noqa: F401 - for the side effect
+
+        self._parts = self._build()
 
     def open(self, ctx: Context) -> None:
         ctx.lease.require()
         reference = ctx.given.credentials_ref
         if not reference:
             raise SessionRefused("this user was started without credentials_ref; start it again with one")
-        parts = self._parts = self._build()
+        parts = self._parts = self._parts or self._build()
         self._user = ctx.given.user
         self._link = Link(ctx, parts.clock)
         try:
@@ -146,7 +153,9 @@ class BrokerSession:
         return self._link.patiently("broker", call)
 
     def _stored(self, *steps: Step[Any]) -> list[Any]:
-        return self._link.patiently("store", lambda: self._parts.store.run(*steps))
+        assert self._parts is not None  # built before the first thread that may ask
+        store = self._parts.store
+        return self._link.patiently("store", lambda: store.run(*steps))
 
 
 def _from_environment() -> Parts:

@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from muster.errors import MusterError
 from muster.model import Assignment, Phase
@@ -60,6 +60,15 @@ class Session(Protocol):
 
     def close(self, ctx: Context) -> None:
         """Let go of everything. Called once, also after an error, within the lease that is left."""
+        ...
+
+
+@runtime_checkable
+class Preloads(Protocol):
+    """A session whose start is mostly imports may do them while its worker waits in the pool."""
+
+    def preload(self) -> None:
+        """Import and build what `open` will need. Nothing of a user is known yet; connect nowhere."""
         ...
 
 

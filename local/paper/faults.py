@@ -19,6 +19,7 @@ class Faults:
     rate_limited: float = 0.0  #: share of requests answered with 429
     retry_after_s: int = 1  #: what such an answer asks for
     server_error: float = 0.0  #: share of requests answered with 500, before anything was done
+    echo_headers: bool = False  #: ... whose words quote what was sent, as a careless proxy does
     lost_request: float = 0.0  #: share of requests whose connection is cut before anything was done
     lost_answer: float = 0.0  #: share of requests whose connection is cut after everything was done
     lost_stream: float = 0.0  #: share of updates that cut their stream instead of being delivered

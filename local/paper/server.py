@@ -33,6 +33,8 @@ from muster.scrub import guard
 
 #: Most orders in one answer (a limit of the API), and how many without asking.
 PAGE_MAX, PAGE = 500, 50
+#: A frozen client loses its stream within the sum of these, before its worker loses its lease.
+PING_EVERY_S, PING_PATIENCE_S = 5.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ class PaperServer:
             ws="websockets-sansio",
             ws_per_message_deflate=False,
             ws_max_size=64 * 1024,
+            ws_ping_interval=PING_EVERY_S,
+            ws_ping_timeout=PING_PATIENCE_S,
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=1,
@@ -165,7 +169,8 @@ class PaperServer:
             answer.headers["Retry-After"] = str(faults.retry_after_s)
             return answer
         if self._matching.strikes(faults.server_error, "server error", *turn):
-            return Refusal(500, 50010000, "internal server error occurred").answer
+            sent = f": {dict(request.headers)}" if faults.echo_headers else ""
+            return Refusal(500, 50010000, f"internal server error occurred{sent}").answer
         try:
             account = self._book.account(key_id)
             assert account is not None

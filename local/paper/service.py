@@ -42,7 +42,7 @@ class PaperService:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._process: psutil.Process | None = None
-        self._known: set[tuple[str, str]] = set()
+        self._known: set[tuple[str, str]] = set()  #: (user, address) whose credentials are in the vault
         self.url = ""
 
     def start(self) -> str:
@@ -84,9 +84,22 @@ class PaperService:
         The account itself comes into being when the key is first used. A key is derived, not drawn: an
         endpoint that lost its secrets gives every user the old account again.
         """
+        if (user, self.url) not in self._known:
+            self._put(user, vault)
+            # Only now, so that whoever is in this file has an account.
+            if user not in self._customers():
+                with self._ledger.open("a", encoding="utf-8") as ledger:
+                    ledger.write(f"{user}\n")
+        return credentials_ref(user)
+
+    def restore(self, vault: Any) -> None:
+        """Every customer's credentials again, for an endpoint that may have lost them: a worker that finds
+        none gives up for good."""
+        for user in self._customers():
+            self._put(user, vault)
+
+    def _put(self, user: str, vault: Any) -> None:
         reference = credentials_ref(user)
-        if (user, self.url) in self._known:
-            return reference
         secret = hmac.new(self._seed(), user.encode(), hashlib.sha256).hexdigest()
         learn(secret)
         said = json.dumps({"broker": "paper", "key_id": f"paper-{user}", "secret": secret, "url": self.url})
@@ -95,7 +108,13 @@ class PaperService:
         except vault.exceptions.ResourceExistsException:
             vault.put_secret_value(SecretId=reference, SecretString=said)
         self._known.add((user, self.url))
-        return reference
+
+    @property
+    def _ledger(self) -> Path:
+        return self._folder / "customers"
+
+    def _customers(self) -> list[str]:
+        return self._ledger.read_text(encoding="utf-8").split() if self._ledger.exists() else []
 
     def _seed(self) -> bytes:
         file = self._folder / "seed"

@@ -132,6 +132,12 @@ def test_a_server_error_does_nothing(server: PaperBroker, broker: Broker) -> Non
     assert in_book(server, order.client_order_id) is None
 
 
+def test_a_server_error_may_quote_what_was_sent(server: PaperBroker, broker: Broker, key: str) -> None:
+    server.faults(server_error=1.0, echo_headers=True)
+    with pytest.raises(BrokerAway, match=key):
+        broker.account()
+
+
 def test_a_lost_request_leaves_no_order_and_can_be_placed_again(server: PaperBroker, broker: Broker) -> None:
     server.faults(lost_request=1.0)
     order = market()

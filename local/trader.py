@@ -1,0 +1,141 @@
+"""Orders placed from outside, and what the paper broker's own book says became of them.
+
+The demonstration and the chaos run use it. Nothing here asks Muster whether it was right: its answers are
+compared with the broker's book and with the broker's list of connections.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import httpx
+
+from local.driver import EngineProcess
+from local.paper.audit import overlaps
+
+SYMBOL = "MSFT"
+#: What the book calls an end, and what the record of an order must say.
+_WORDS = {"filled": "filled", "canceled": "cancelled", "rejected": "rejected", "expired": "expired"}
+
+
+@dataclass
+class Judged:
+    """What the book says about the orders of a run. `wrong` is empty when every order has one truth."""
+
+    orders: int = 0  #: accepted by the API
+    agreed: int = 0  #: final, verified, and as the broker has them
+    executed_twice: int = 0  #: orders that the book has more than once
+    sent_twice: int = 0  #: attempts beyond the first, which the broker refused
+    wrong: list[str] = field(default_factory=list)
+
+
+class Trader:
+    """Places orders through the API and remembers which were accepted."""
+
+    def __init__(self, engine: EngineProcess) -> None:
+        self._engine = engine
+        self.accepted: dict[str, str] = {}  #: order id -> user
+        self._closed: set[str] = set()
+
+    def allow_two_streams(self) -> None:
+        """Two connections of one key are let in, so that the broker's list can show them: a broker that
+        refuses the second would hide the fault."""
+        self._paper("PATCH", "/admin/faults", {"one_stream": False})
+
+    def place(self, user: str, qty: int = 1) -> str:
+        """An accepted order's id. `httpx.HTTPError` if it was not accepted, or nobody knows."""
+        answer = self._engine.api.post(
+            f"/v1/users/{user}/orders",
+            json={"symbol": SYMBOL, "side": "buy", "qty": str(qty)},
+            headers={"Idempotency-Key": uuid.uuid4().hex},
+        )
+        answer.raise_for_status()
+        order_id = str(answer.json()["order_id"])
+        self.accepted[order_id] = user
+        return order_id
+
+    def unsettled(self, users: set[str] | None = None) -> list[str]:
+        """Orders (of these users) that are not final and verified yet."""
+        rows = self._records(users)
+        return [name for name, row in rows.items() if not row["final"] or row["verified"] != "verified"]
+
+    def judge(self, *, close: bool = False) -> Judged:
+        """Compare every record with the book, and the book with the records. `close` ends the account of the
+        orders judged: their records may be lost from now on."""
+        found = Judged(len(self.accepted))
+        records = self._records()
+        held = self._paper("GET", "/audit/orders")
+        book = {row["client_order_id"]: row for row in held}
+        found.sent_twice = sum(row["attempts"] - 1 for row in held)
+        found.executed_twice = len(held) - len(book)
+        for name in self.accepted.keys() - records.keys() - self._closed:
+            found.wrong.append(f"{name} was accepted and is unknown")
+        for name in book.keys() - records.keys() - self._closed:
+            found.wrong.append(f"{name} is in the book and nobody placed it")
+        for name, row in records.items():
+            if why := _differs(row, book.get(name)):
+                found.wrong.append(f"{name}: {why}")
+            else:
+                found.agreed += 1
+        found.agreed += len(self._closed)
+        if close and not found.wrong:
+            self._closed |= records.keys()
+        return found
+
+    def to_final_ms(self, names: list[str]) -> list[float]:
+        """How long each of these took from accepted to its end at the broker."""
+        records = self._records()
+        return [
+            (_instant(records[name]["updated_at"]) - _instant(records[name]["created_at"])) * 1000
+            for name in names
+            if name in records and records[name]["final"]
+        ]
+
+    def overlaps(self) -> dict[str, timedelta]:
+        """Users who ever had two connections at once at the broker, and for how long in total."""
+        sessions = self._paper("GET", "/audit/sessions")
+        return {key.removeprefix("paper-"): both for key, both in overlaps(sessions, time.time()).items()}
+
+    def _records(self, users: set[str] | None = None) -> dict[str, dict[str, Any]]:
+        """What Muster knows of every order that is not closed, also of one whose answer was lost."""
+        rows: dict[str, dict[str, Any]] = {}
+        for user in sorted(set(self.accepted.values()) if users is None else users):
+            cursor = ""
+            while True:
+                params = {"cursor": cursor, "limit": 200}
+                answer = self._engine.api.get(f"/v1/users/{user}/orders", params=params)
+                answer.raise_for_status()
+                page = answer.json()
+                rows |= {row["order_id"]: row for row in page["orders"]}
+                if page["next_cursor"] is None:
+                    break
+                cursor = page["next_cursor"]
+        return {name: row for name, row in rows.items() if name not in self._closed}
+
+    def _paper(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        answer = httpx.request(method, self._engine.endpoints["paper"] + path, json=body, timeout=30)
+        answer.raise_for_status()
+        return answer.json()
+
+
+def _instant(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def _differs(row: dict[str, Any], held: dict[str, Any] | None) -> str:
+    """Why a record and the book do not tell the same story; empty if they do."""
+    if not row["final"] or row["verified"] != "verified":
+        return f"{row['status']}, {row['verified']}: {row['reason']}"
+    if held is None:
+        # An order the broker refused, or that was never sent, is in no book.
+        return "" if row["status"] in ("rejected", "expired", "cancelled") else "the broker has nothing of it"
+    seen = (row["status"], Decimal(row["filled_qty"]))
+    truth = (_WORDS.get(held["status"], held["status"]), Decimal(held["filled_qty"]))
+    if seen != truth:
+        return f"recorded as {seen[0]} {seen[1]}, in the book {truth[0]} {truth[1]}"
+    return ""
