@@ -63,7 +63,9 @@ class JobWorker:
     def run(self) -> int:
         signal.signal(signal.SIGTERM, self._asked_to_stop)
         signal.signal(signal.SIGINT, self._asked_to_stop)
-        self._register()
+        if not self._register():
+            log.info("pool %s has its maximum of workers: this one came too late", self._options.pool)
+            return LEFT
         beat = threading.Thread(target=self._beat_until_ended, name="heartbeat", daemon=True)
         beat.start()
         try:
@@ -72,19 +74,25 @@ class JobWorker:
             self._ended.set()
             beat.join()
             self._patiently(self._leave)
+            if self._full() and self._stop_by is None:
+                self._patiently(self._check)  # what it leaves behind needs a successor
             self._slot.close()
 
-    def _register(self) -> None:
-        self._jobs.registration.register(
-            WorkerRegistration(
-                self._options.worker_id,
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                capabilities=tuple(self._options.capability),
-                pool=self._options.pool,
-            )
+    def _register(self) -> bool:
+        """A worker that was launched has a place; if that was given away meanwhile, the pool may be full."""
+        me = WorkerRegistration(
+            self._options.worker_id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            capabilities=tuple(self._options.capability),
+            pool=self._options.pool,
         )
+        if not self._options.launched:
+            self._jobs.registration.register(me)
+        elif not self._jobs.registration.join(me, self._pool.settings().max_workers):
+            return False
         self._check()
+        return True
 
     def _supervise(self) -> int:
         """Keep a child until it leaves by itself. A crash is restarted in place."""
@@ -107,9 +115,11 @@ class JobWorker:
             if barren >= _CRASHES:
                 log.error("%d children in a row died before their first job; see the lines above", barren)
                 return BROKEN
-            full = self._options.max_jobs is not None and self._slot.count >= self._options.max_jobs
-            if full or self._stop_by is not None:
+            if self._full() or self._stop_by is not None:
                 return LEFT
+
+    def _full(self) -> bool:
+        return self._options.max_jobs is not None and self._slot.count >= self._options.max_jobs
 
     def _start_child(self) -> subprocess.Popen[bytes]:
         options = self._options
@@ -287,6 +297,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if wrong:
         parser.error(f"--processor {wrong[0]}: write TYPE=MODULE:FUNCTION")
     options.processors = {**PROCESSORS, **dict(given.split("=", 1) for given in options.processor)}
+    options.launched = options.worker_id is not None
     options.worker_id = options.worker_id or f"{options.pool}-{uuid.uuid4().hex[:12]}"
     if options.stale_after is None:
         options.stale_after = 2 * options.heartbeat

@@ -19,12 +19,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from muster.errors import LostLease, TryLater
-from muster.jobs import Finished, Jobs, Verdict, WorkerStatus, WorkItem
+from muster.jobs import Finished, Jobs, Verdict, WorkerRegistration, WorkerStatus, WorkItem
 from muster.jobs.ports import WorkPool
 from muster.scrub import guard
 from worker.jobs_backend import open_jobs
@@ -85,13 +86,26 @@ class Child:
 
         A push checks capacity after it wrote its job. If this claim does not see the job, the push came
         later, so its check sees this worker gone and launches another. There is no gap between the two.
+        It may have launched another although this claim does see the job: then the pool can be full, and
+        the job is for the one that is coming.
         """
         worker = self._options.worker_id
         self._patiently(self._registration.update_status, worker, WorkerStatus.TERMINATED)
         claimed = self._turn(self._room())
-        if claimed:
-            self._patiently(self._registration.update_status, worker, WorkerStatus.ACTIVE)
+        if claimed and not self._patiently(self._come_back):
+            self._settle([(job.id, job.token) for job in claimed], Verdict.RETURN, None)
+            return []
         return claimed
+
+    def _come_back(self) -> bool:
+        worker, pool = self._options.worker_id, self._options.pool
+        was = self._registration.get(worker)
+        me = WorkerRegistration(worker, pool=pool)
+        if was is not None:
+            me = replace(
+                me, host=was.host, pid=was.pid, capabilities=was.capabilities, started_at=was.started_at
+            )
+        return self._registration.join(me, self._pool.settings().max_workers)
 
     def _turn(self, want: int) -> list[WorkItem]:
         if not want and not self._finished:

@@ -295,6 +295,14 @@ class MemoryRegistration:
     def register(self, worker: WorkerRegistration) -> WorkerRecord:
         return self._put(worker, WorkerStatus.ACTIVE)
 
+    def join(self, worker: WorkerRegistration, total: int) -> bool:
+        with self._lock:
+            live = [w for w in self._workers.values() if w.status in LIVE and w.pool == worker.pool]
+            if sum(w.worker_id != worker.worker_id for w in live) >= total:
+                return False
+            self._put(worker, WorkerStatus.ACTIVE)
+            return True
+
     def reserve(self, pool: str, total: int, workers: Sequence[WorkerRegistration]) -> Ids:
         with self._lock:
             live = len(self.list(WorkerFilter(status=LIVE, pool=pool)))

@@ -175,6 +175,14 @@ class RegistrationBackend(Protocol):
         """The worker is active from now on. Again is fine: it starts anew."""
         ...
 
+    def join(self, worker: WorkerRegistration, total: int) -> bool:
+        """As `register`, but only as one of at most `total` live workers of its pool; False when it is full.
+
+        A place it still holds (reserved, or from a life before) is its own. One atomic step, because a
+        worker that was thought gone may come back after its place was given away.
+        """
+        ...
+
     def reserve(self, pool: str, total: int, workers: Sequence[WorkerRegistration]) -> Ids:
         """Note as starting as many of `workers` as the pool lacks to have `total` live; their ids.
 

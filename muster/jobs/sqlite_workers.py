@@ -37,6 +37,16 @@ class SQLiteRegistration:
         with self._file.write() as db:
             return self._put(db, worker, WorkerStatus.ACTIVE)
 
+    def join(self, worker: WorkerRegistration, total: int) -> bool:
+        with self._file.write() as db:
+            others = db.execute(
+                f"SELECT count(*) FROM worker_registry WHERE pool_id IS ? AND {_ALIVE} AND worker_id != ?",  # noqa: S608
+                (worker.pool, worker.worker_id),
+            ).fetchone()[0]
+            if others < total:
+                self._put(db, worker, WorkerStatus.ACTIVE)
+        return bool(others < total)
+
     def reserve(self, pool: str, total: int, workers: Sequence[WorkerRegistration]) -> Ids:
         with self._file.write() as db:
             live = db.execute(

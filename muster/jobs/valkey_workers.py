@@ -39,6 +39,9 @@ class ValkeyRegistration:
             worker.worker_id, self._info(worker, now), WorkerStatus.ACTIVE, repr(now), "{}", worker.pool
         )
 
+    def join(self, worker: WorkerRegistration, total: int) -> bool:
+        return bool(self._register(WorkerStatus.ACTIVE, worker.pool or "", max(total, 0), [worker]))
+
     def reserve(self, pool: str, total: int, workers: Sequence[WorkerRegistration]) -> Ids:
         return self._register(WorkerStatus.STARTING, pool, max(total, 0), workers)
 

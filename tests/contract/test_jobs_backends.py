@@ -390,6 +390,21 @@ def test_reserve_fills_up_to_the_total_and_counts_starting_ones(jobs):
     assert registry.reserve("p", 4, new[2:]) == ["n2"]
 
 
+def test_a_worker_joins_while_there_is_room_or_in_its_own_place(jobs):
+    registry = jobs.registration
+    registry.register(worker("a", pool="p"))
+    registry.register(worker("elsewhere", pool="q"))
+    (reserved,) = registry.reserve("p", 2, [worker("n", pool="p")])
+    assert not registry.join(worker("late", pool="p"), 2)
+    assert registry.get("late") is None
+    assert registry.join(worker(reserved, host="h", pool="p"), 2), "the place was reserved for it"
+    assert (registry.get("n").status, registry.get("n").host) == (WorkerStatus.ACTIVE, "h")
+    registry.lose("n", registry.get("n").last_heartbeat)
+    assert registry.join(worker("late", pool="p"), 2)
+    assert not registry.join(worker("n", pool="p"), 2), "its place was given away"
+    assert registry.get("n").status is WorkerStatus.LOST
+
+
 def test_workers_that_left_are_forgotten_after_a_while(jobs, clock):
     registry = jobs.registration
     for name in ("left", "lost", "here"):

@@ -13,8 +13,18 @@ import pytest
 
 from local.valkey import EmbeddedValkey
 from muster.clock import SystemClock
-from muster.jobs import JobStatus, NewJob, WorkerStatus, connect
+from muster.jobs import (
+    JobStatus,
+    NewJob,
+    PoolSettings,
+    WorkerFilter,
+    WorkerRegistration,
+    WorkerStatus,
+    connect,
+)
+from muster.jobs.model import LIVE
 from muster.jobs.reaper import reap
+from worker.jobs import JobWorker, parse
 
 ROOT = Path(__file__).parents[2]
 KINDS = ["crash", "leave", "vanish", "killed", "forever", "deaf", "greedy", "unspeakable", "gentle", "steps"]
@@ -93,6 +103,34 @@ def test_max_jobs_one_claims_a_single_job_and_leaves(pool, workers):
     pool.push_many([NewJob({"n": n}) for n in range(3)])
     assert workers.run("--max-jobs", "1") == 0
     assert (pool.counts().done, pool.counts().pending) == (1, 2)
+
+
+def test_a_worker_that_leaves_after_its_last_allowed_job_sees_to_its_successor(url, jobs, pool, tmp_path):
+    pool.configure(PoolSettings(max_workers=1))
+    pool.push_many([NewJob({"n": n}) for n in range(2)])
+    options = parse(["--url", url, "--pool", "p", "--max-jobs", "1", "--results", str(tmp_path)])
+    launches = []
+    handlers = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT)]
+    try:
+        assert JobWorker(options, lambda pool, worker, pin: launches.append(worker)).run() == 0
+    finally:
+        for number, handler in handlers:
+            signal.signal(number, handler)
+    assert (pool.counts().done, pool.counts().pending) == (1, 1)
+    assert [w.worker_id for w in jobs.registration.list(WorkerFilter(status=LIVE))] == launches
+    assert len(launches) == 1
+
+
+def test_a_launch_that_comes_after_its_place_was_given_away_leaves_again(jobs, pool, workers):
+    pool.configure(PoolSettings(max_workers=1))
+    (late,) = jobs.registration.reserve("p", 1, [WorkerRegistration("late", pool="p")])
+    jobs.registration.lose(late, jobs.registration.get(late).last_heartbeat)
+    jobs.registration.reserve("p", 1, [WorkerRegistration("next", pool="p")])
+    pool.push({"n": 1})
+    assert workers.run("--worker-id", late) == 0
+    assert (pool.counts().pending, jobs.registration.get(late).status) == (1, WorkerStatus.LOST)
+    assert workers.run("--worker-id", "next") == 0
+    assert pool.counts().done == 1
 
 
 def test_bad_user_code_fails_its_job_alone(pool, workers):

@@ -11,8 +11,17 @@ import pytest
 
 from muster.clock import FakeClock
 from muster.errors import TryLater
-from muster.jobs import JobStatus, NewJob, WorkerRegistration, WorkerStatus, connect
+from muster.jobs import (
+    JobStatus,
+    NewJob,
+    PoolSettings,
+    WorkerFilter,
+    WorkerRegistration,
+    WorkerStatus,
+    connect,
+)
 from muster.jobs.capacity import ensure_capacity
+from muster.jobs.model import LIVE
 from worker.jobs_child import Child
 from worker.jobs_context import PROCESSORS
 from worker.jobs_slot import Current, Slot
@@ -93,6 +102,30 @@ def test_a_push_around_the_last_claim_is_claimed_or_launched_for(jobs, slot, mon
 
 def test_six_orders_are_possible():
     assert len(ORDERS) == 6
+
+
+def test_a_last_claim_leaves_its_job_to_the_worker_that_took_its_place(jobs, slot, monkeypatch):
+    pool = jobs.work.pool("p")
+    pool.configure(PoolSettings(max_workers=1))
+    jobs.registration.register(WorkerRegistration("w", host="h", pool="p"))
+    job_id, launches = [], []
+    leave = jobs.registration.update_status
+
+    def pushed_as_it_leaves(worker, status):
+        answer = leave(worker, status)
+        job_id.append(pool.push({"n": 1}))
+        ensure_capacity(jobs, "p", lambda pool, worker, pin: launches.append(worker))
+        return answer
+
+    monkeypatch.setattr(jobs.registration, "update_status", pushed_as_it_leaves)
+    assert child(jobs, slot)._last_claim() == []
+    left = pool.get(job_id[0])
+    assert (left.status, left.attempts) == (JobStatus.PENDING, 0)
+    assert [w.worker_id for w in jobs.registration.list(WorkerFilter(status=LIVE))] == launches
+    monkeypatch.undo()
+    jobs.registration.lose(launches[0], jobs.registration.get(launches[0]).last_heartbeat)
+    assert child(jobs, slot)._come_back(), "there is room again"
+    assert (jobs.registration.get("w").status, jobs.registration.get("w").host) == (WorkerStatus.ACTIVE, "h")
 
 
 def test_a_turn_whose_answer_was_lost_keeps_results_owed_and_returns_unknown_claims(jobs, slot, monkeypatch):

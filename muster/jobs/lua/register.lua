@@ -1,13 +1,16 @@
 --[[ register: workers are known from now on, in one status, as many as the pool lacks to have `total` live.
   KEYS  1 info HASH (worker, JSON)   2 status HASH   3 beat HASH (worker, seconds)   4 meta HASH   5 pool HASH
   ARGV  status | now | pool ('' any) | total (-1: no limit), then per worker: id | info
-  returns {id registered, ...} ]]
+  returns {id registered, ...}
+  A place that one of these workers holds already is its own, and does not count against it. ]]
 local room = tonumber(ARGV[4])
 if room >= 0 then
+  local own = {}
+  for i = 5, #ARGV, 2 do own[ARGV[i]] = true end
   local status = redis.call('HGETALL', KEYS[2])
   for i = 1, #status, 2 do
     local live = status[i + 1] == 'starting' or status[i + 1] == 'active' or status[i + 1] == 'terminating'
-    if live and redis.call('HGET', KEYS[5], status[i]) == ARGV[3] then room = room - 1 end
+    if live and not own[status[i]] and redis.call('HGET', KEYS[5], status[i]) == ARGV[3] then room = room - 1 end
   end
 else
   room = #ARGV
