@@ -14,9 +14,13 @@ from infra.config import Environment, Flavour
 from infra.handles import Cache
 from infra.network import VALKEY_PORT, NetworkStack
 from infra.permissions import VALKEY_ACCESS, Role
+from muster.blueprint import VALKEY_COMPACT_BYTES
 
 #: Serverless caches evict keys with a TTL first, and the marks are the keys with a TTL: hence nodes.
-PARAMETERS = {"maxmemory-policy": "noeviction"}
+PARAMETERS = {
+    "maxmemory-policy": "noeviction",
+    "hash-max-listpack-value": str(VALKEY_COMPACT_BYTES),
+}
 BACKUP_WINDOW = "03:00-04:00"
 MAINTENANCE_WINDOW = "sun:04:30-sun:05:30"
 

@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 import redis
 
+from muster.blueprint import VALKEY_COMPACT_BYTES
 from muster.errors import Refused
 
 #: Start times are told by the wall clock, which may be set a little between two readings.
@@ -79,6 +80,7 @@ class EmbeddedValkey:
             )
         words = [server_binary(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
         words += ["--save", "", "--daemonize", "no", "--loglevel", "warning", "--maxclients", "10000"]
+        words += ["--hash-max-listpack-value", str(VALKEY_COMPACT_BYTES)]
         if self._persist:
             words += ["--appendonly", "yes", "--appendfsync", "everysec"]
         with (self.folder / "valkey.log").open("ab") as log:

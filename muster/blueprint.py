@@ -230,6 +230,10 @@ BRAKE_SHARE = 0.20
 #: Below this many missing marks the share says nothing (one of two users is 50 %).
 BRAKE_MINIMUM = 5
 
+#: Valkey keeps a small hash in one compact block while none of its values is longer than this. A task's ARN
+#: is about 100 bytes; at the server's own 64 every mark and every wish would take twice the memory.
+VALKEY_COMPACT_BYTES = 128
+
 INDEX_BUCKETS = 256
 #: Users one maintenance_worker looks at in one invocation (30 s, two pipelined reads per thousand).
 SWEEP_BATCH_USERS = 2500

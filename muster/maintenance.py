@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 from muster import blueprint, keys, steps, warm_pool
 from muster.commands import Action as CommandAction
@@ -18,7 +19,7 @@ from muster.commands import Command, from_ms
 from muster.deps import Deps
 from muster.errors import TryLater
 from muster.launchers.port import TaskKind, TaskStatus, TaskView
-from muster.model import Cause, UserView, Want
+from muster.model import Cause, Phase, UserView, Want
 from muster.reconcile import (
     Action,
     Forget,
@@ -35,7 +36,12 @@ from muster.steps import ms
 from muster.store import Step, command, fields, tagged, text
 from muster.turn import Turn
 
+T = TypeVar("T")
+
+#: Users read in one round trip, and words given to one command: enough to make trips rare, few enough that
+#: no other client waits long behind them.
 _READ_CHUNK = 500
+_WORDS = 1000
 _MEMORY_S = round(blueprint.SWEEP_MEMORY.total_seconds())
 
 
@@ -117,22 +123,26 @@ def cut_into_batches(run_id: str, sizes: Sequence[int]) -> list[Batch]:
 
 def _list_tasks(deps: Deps, run_id: str, batches: int, turn: Turn) -> bool:
     """Write down all tasks that may run, less the pool's own. False if nobody could list them: no judging."""
+    listed = keys.sweep_listed(run_id)
     try:
-        listed = list(turn.over(deps.launcher.tasks()))
+        listing = turn.over(deps.launcher.tasks())
+        while thousand := list(islice(listing, _WORDS)):
+            deps.store.run(
+                command("SADD", listed, *thousand, parse=int), command("EXPIRE", listed, _MEMORY_S, parse=int)
+            )
     except TryLater:
         return False
     pool_tasks = deps.store.one(command("HVALS", keys.pool_tasks(deps.pool), parse=tagged))
-    unclaimed = sorted(set(listed) - set(pool_tasks))
-    rows: list[Step[Any]] = [
-        command("SADD", keys.sweep_listed(run_id), *unclaimed[i : i + 1000], parse=int)
-        for i in range(0, len(unclaimed), 1000)
-    ]
-    deps.store.run(
-        *rows,
-        command("EXPIRE", keys.sweep_listed(run_id), _MEMORY_S, parse=int),
-        *_note_done(run_id, "batches", batches),
-    )
+    deps.store.run(*_take_out(run_id, pool_tasks), *_note_done(run_id, "batches", batches))
     return True
+
+
+def _take_out(run_id: str, known: Sequence[str]) -> list[Step[Any]]:
+    """These tasks have an owner."""
+    return [
+        command("SREM", keys.sweep_listed(run_id), *known[i : i + _WORDS], parse=int)
+        for i in range(0, len(known), _WORDS)
+    ]
 
 
 def _note_done(run_id: str, what: str, value: object) -> tuple[Step[Any], ...]:
@@ -212,15 +222,19 @@ def sweep_batch(deps: Deps, batch: Batch) -> BatchReport:
         )
     )
     users = sorted({user for bucket in members for user in bucket})
-    views: list[UserView] = []
-    for start in range(0, len(users), _READ_CHUNK):
-        views += deps.store.run(*(steps.read_user(user) for user in users[start : start + _READ_CHUNK]))
-    _claim_tasks(deps, batch.run_id, views)
+    # Nearly all are well: those are glanced at, and only the others are read, asked about and judged.
+    well = dict(zip(users, _in_chunks(deps, users, steps.glance), strict=True))
+    views: list[UserView] = _in_chunks(deps, [user for user in users if not well[user]], steps.read_user)
+    known = {task for view in views for task in _tasks_of(view)} | set(well.values())
+    deps.store.run(*_take_out(batch.run_id, sorted(known - {""})))
 
     wanting = [view for view in views if view.want is Want.RUNNING]
     tasks = deps.launcher.describe(sorted({task for view in views if (task := _task_to_ask(view))}))
     vanished = [view for view in wanting if _mark_vanished(view, tasks)]
-    report.users, report.brake = len(views), braked(len(wanting), len(vanished))
+    report.users, ready = len(users), len(users) - len(views)
+    if ready:
+        report.phases[Phase.READY] = ready
+    report.brake = braked(ready + len(wanting), len(vanished))
     now = deps.clock.now()
     decisions = [(view, reconcile(see(view, tasks, now, brake=report.brake))) for view in views]
     _act(deps, decisions, report)
@@ -248,14 +262,12 @@ def _mark_vanished(view: UserView, tasks: dict[str, TaskView]) -> bool:
     return lately and task.status in (TaskStatus.RUNNING, TaskStatus.UNKNOWN)
 
 
-def _claim_tasks(deps: Deps, run_id: str, views: list[UserView]) -> None:
-    known = sorted({task for view in views for task in _tasks_of(view) if task})
-    deps.store.run(
-        *(
-            command("SREM", keys.sweep_listed(run_id), *known[i : i + 1000], parse=int)
-            for i in range(0, len(known), 1000)
-        )
-    )
+def _in_chunks(deps: Deps, users: Sequence[str], step: Callable[[str], Step[T]]) -> list[T]:
+    """One step for each of the users, `_READ_CHUNK` in a round trip."""
+    answers: list[T] = []
+    for start in range(0, len(users), _READ_CHUNK):
+        answers += deps.store.run(*map(step, users[start : start + _READ_CHUNK]))
+    return answers
 
 
 def _tasks_of(view: UserView) -> tuple[str, ...]:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from muster import blueprint, keys
-from muster.model import Assignment, Cause, HistoryEntry, Mark, StartEntry, StartLease, UserView, Want
+from muster.model import (
+    Assignment,
+    Cause,
+    HistoryEntry,
+    Mark,
+    Phase,
+    StartEntry,
+    StartLease,
+    UserView,
+    Want,
+)
 from muster.store import Step, command, fields, lua, tagged, text
 
 
@@ -133,6 +144,15 @@ def forget_user(user: str, epoch: int) -> Step[tuple[str, ...]]:
 
 def read_user(user: str, *, history: bool = False) -> Step[UserView]:
     return lua("read_user", keys.user_keys(user), (int(history),), lambda reply: _user_view(user, reply))
+
+
+#: As a worker writes it into its published state.
+_SESSION_OPEN = json.dumps({"phase": Phase.READY.value}, separators=(",", ":"))[1:-1]
+
+
+def glance(user: str) -> Step[str]:
+    """The task of a worker that is well, else ''."""
+    return lua("glance", (keys.active(user), keys.epoch(user), keys.state(user)), (_SESSION_OPEN,), text)
 
 
 def _user_view(user: str, reply: Any) -> UserView:

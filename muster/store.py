@@ -41,7 +41,12 @@ class Step(Generic[T]):
 
 def lua(name: str, keys: Sequence[str], args: Sequence[Any], parse: Callable[[Any], T]) -> Step[T]:
     """A step of `muster/lua/<name>.lua`. Every key the script touches must be in `keys`, in one slot."""
-    return Step(_LUA / f"{name}.lua", tuple(keys), tuple(args), parse)
+    return Step(_script(name), tuple(keys), tuple(args), parse)
+
+
+@cache
+def _script(name: str) -> Path:
+    return _LUA / f"{name}.lua"
 
 
 def command(*words: Any, parse: Callable[[Any], T]) -> Step[T]:

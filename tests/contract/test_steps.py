@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from threading import Event
+
 import pytest
 
 from muster import keys, steps
+from muster.clock import SystemClock
 from muster.model import Assignment, Cause, Phase, Via, Want
 from muster.steps import Begin, Settled
 from muster.store import Store
+from worker.lease import Lease
+from worker.session import Context
 
 START, RESTART, REPAIR = Cause.START, Cause.RESTART, Cause.REPAIR
 
@@ -241,3 +246,34 @@ def test_scripts_are_loaded_when_the_server_has_forgotten_them(any_store: Store,
     any_store.client.script_flush()
     answers = any_store.run(*(steps.read_user(f"u{n}") for n in range(steps_at_once)))
     assert [view.want for view in answers] == [None] * steps_at_once
+
+
+def test_a_glance_names_the_task_of_a_well_worker_and_of_no_other(any_store: Store) -> None:
+    """What a sweep does not look at closer must need nothing: every doubt is an empty answer."""
+
+    def glance() -> str:
+        return any_store.one(steps.glance("u1"))
+
+    def publish(state: str, *, ready: bool = True) -> None:
+        beaten = steps.beat_mark(given(first.epoch), "w1", "task-w1", "v1", state, ready=ready)
+        assert any_store.one(beaten) == ("kept",)
+
+    opened, reopening = (
+        Context(
+            given(1), Lease(SystemClock()), Event(), lambda: None, {"host": "h", "phase": phase}
+        ).state_json()
+        for phase in (Phase.READY.value, Phase.CONNECTING.value)
+    )
+    assert glance() == ""
+    first = begun(any_store)
+    assert glance() == ""
+    assert take(any_store, first.epoch) == ("taken",)
+    publish(opened, ready=False)
+    assert glance() == ""  # never ready yet
+    publish(opened)
+    assert glance() == "task-w1"
+    publish(reopening)
+    assert glance() == ""
+    publish(opened)
+    any_store.one(steps.begin_stop("u1", 2000, "c2"))
+    assert glance() == ""  # on its way out

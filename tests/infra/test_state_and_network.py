@@ -15,7 +15,8 @@ def test_prod_keeps_every_acknowledged_write(prod: Synth) -> None:
     assert cluster["NumReplicasPerShard"] == 2
     assert cluster["SnapshotRetentionLimit"] == 7
     assert prod.only("state", "AWS::MemoryDB::ParameterGroup")["Parameters"] == {
-        "maxmemory-policy": "noeviction"
+        "maxmemory-policy": "noeviction",
+        "hash-max-listpack-value": "128",
     }
     (resource,) = [
         r for r in prod.templates["state"]["Resources"].values() if r["Type"] == "AWS::MemoryDB::Cluster"
@@ -32,7 +33,8 @@ def test_dev_fails_over_between_zones(dev: Synth) -> None:
     assert group["AtRestEncryptionEnabled"] is True
     assert group["SnapshotRetentionLimit"] == 1
     assert dev.only("state", "AWS::ElastiCache::ParameterGroup")["Properties"] == {
-        "maxmemory-policy": "noeviction"
+        "maxmemory-policy": "noeviction",
+        "hash-max-listpack-value": "128",
     }
 
 
