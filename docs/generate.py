@@ -10,18 +10,17 @@ import dataclasses
 import inspect
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pydantic import BaseModel
-
 from cli.main import COMMANDS
 from lambdas import telemetry
-from muster import keys, settings
+from muster import commands, keys, orders, settings
 from muster.claims import Claim
 from muster.commands import Command
+from muster.messages import Rule
 from muster.orders import FillCheck
 
 PAGES = Path(__file__).parent / "reference"
@@ -74,8 +73,8 @@ def messages_page() -> str:
     parts = [
         "# Messages\n\nWhat travels on the queues. A field that is not listed is refused, and the message parked with that "
         "reason. Generated from\n`muster/commands.py`, `muster/claims.py` and `muster/orders.py`.",
-        f"## worker-control.fifo: a command\n\nMessage group: the user id. {_words(Command)}\n\n{_fields(Command)}",
-        f"## order-tasks.fifo: a fill check\n\nMessage group: the order id. {_words(FillCheck)}\n\n{_fields(FillCheck)}",
+        f"## worker-control.fifo: a command\n\nMessage group: the user id. {_words(Command)}\n\n{_fields(Command, commands.RULES)}",
+        f"## order-tasks.fifo: a fill check\n\nMessage group: the order id. {_words(FillCheck)}\n\n{_fields(FillCheck, orders.RULES)}",
         f"## pool-claim: a claim\n\n{_words(Claim)} Sent by worker_control only; over Valkey it is the same text in a "
         "list.\n\n| field | kind |\n| --- | --- |\n"
         + "\n".join(f"| `{field.name}` | {field.type} |" for field in dataclasses.fields(Claim)),
@@ -87,31 +86,12 @@ def _words(thing: Any) -> str:
     return " ".join((thing.__doc__ or "").split())
 
 
-def _fields(model: type[BaseModel]) -> str:
-    schema = model.model_json_schema()
+def _fields(message: type, rules: Mapping[str, Rule]) -> str:
     rows = []
-    for name, spec in schema["properties"].items():
-        need = "yes" if name in schema.get("required", ()) else f"no, `{json.dumps(spec.get('default'))}`"
-        rows.append(f"| `{name}` | {_kind(spec, schema)} | {need} |")
-    return "| field | kind | required, else default |\n| --- | --- | --- |\n" + "\n".join(rows)
-
-
-def _kind(spec: dict[str, Any], schema: dict[str, Any]) -> str:
-    """One field's schema in words."""
-    if "$ref" in spec:
-        return _kind(schema["$defs"][spec["$ref"].rsplit("/", 1)[1]], schema)
-    if "anyOf" in spec:
-        return " or ".join(_kind(one, schema) for one in spec["anyOf"])
-    if "const" in spec:
-        return f"`{spec['const']}`"
-    if "enum" in spec:
-        return ", ".join(f"`{value}`" for value in spec["enum"])
-    words = [spec.get("format") or spec.get("type", "any")]
-    if "maxLength" in spec:
-        words.append(f"at most {spec['maxLength']} characters")
-    if "pattern" in spec:
-        words.append("matches `" + spec["pattern"].replace("|", "\\|") + "`")
-    return ", ".join(words)
+    for field in dataclasses.fields(message):
+        need = "yes" if field.default is dataclasses.MISSING else f"no, `{json.dumps(field.default)}`"
+        rows.append(f"| `{field.name}` | {rules[field.name].described} | {need} |")
+    return "| field | must be | required, else default |\n| --- | --- | --- |\n" + "\n".join(rows)
 
 
 def commands_part() -> str:

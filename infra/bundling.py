@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "functions"
 
 #: What the handlers import beyond the standard library. boto3 is part of the Lambda runtime.
-REQUIREMENTS = ("aws-lambda-powertools", "pydantic", "redis", "websockets")
+REQUIREMENTS = ("aws-lambda-powertools", "hiredis", "redis", "websockets")
 PACKAGES = ("lambdas", "muster")
 SOURCE_SUFFIXES = {".py", ".lua", ".toml"}
 

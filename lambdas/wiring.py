@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -24,10 +24,6 @@ from muster.clients import aws_client, valkey_client
 from muster.clock import SystemClock
 from muster.deps import Deps
 from muster.errors import TryLater
-from muster.jobs import Jobs
-from muster.jobs.capacity import Launch as JobLaunch
-from muster.jobs.valkey import ValkeyWork
-from muster.jobs.valkey_workers import ValkeyRegistration
 from muster.launchers.port import Launch, TaskKind
 from muster.maintenance import Batch
 from muster.orders import FillCheck, OrderDeps
@@ -36,6 +32,10 @@ from muster.settings import Settings
 from muster.store import Store
 from muster.traces import Spans
 from muster.vault import secrets_reader
+
+if TYPE_CHECKING:
+    from muster.jobs import Jobs
+    from muster.jobs.capacity import Launch as JobLaunch
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,9 @@ def wired() -> Wiring:
 
 def from_settings(settings: Settings) -> Wiring:
     """The parts of a function on AWS."""
+    from muster.jobs import Jobs
+    from muster.jobs.valkey import ValkeyWork
+    from muster.jobs.valkey_workers import ValkeyRegistration
     from muster.launchers.ecs import EcsLauncher, ecs_client
 
     store = Store(valkey_client(settings), wait_replica=settings.valkey_wait_replica)
@@ -137,7 +140,7 @@ def from_settings(settings: Settings) -> Wiring:
                 Target={
                     "Arn": settings.order_tasks_arn,
                     "RoleArn": settings.scheduler_role_arn,
-                    "Input": check.model_dump_json(),
+                    "Input": check.body(),
                     "SqsParameters": {"MessageGroupId": check.order_id},
                 },
             )

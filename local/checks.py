@@ -7,7 +7,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from muster.orders import FillCheck
+from muster.orders import FillCheck, parse_check
 from muster.store import Store, command, text
 
 #: zset check (JSON) -> due (ms). Only the engine of one machine has it, so it needs no slot of a user.
@@ -28,7 +28,7 @@ class PlannedChecks:
     def plan(self, check: FillCheck, pause: timedelta) -> None:
         """The next look at an order, on its queue after `pause`. The first plan of a look counts."""
         due_ms = round((time.time() + pause.total_seconds() / self._speed) * 1000)
-        self._store.one(command("ZADD", PLANNED, "NX", due_ms, check.model_dump_json(), parse=int))
+        self._store.one(command("ZADD", PLANNED, "NX", due_ms, check.body(), parse=int))
 
     def send_due(self) -> None:
         """Send, then forget: a crash in between sends again, and the queue drops the repeat by its id."""
@@ -36,7 +36,7 @@ class PlannedChecks:
         due = command("ZRANGEBYSCORE", PLANNED, "-inf", now_ms, "LIMIT", 0, _AT_ONCE, parse=list)
         for raw in self._store.one(due):
             body = text(raw)
-            check = FillCheck.model_validate_json(body)
+            check = parse_check(body)
             self._sqs.send_message(
                 QueueUrl=self._url,
                 MessageBody=body,

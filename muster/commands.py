@@ -4,40 +4,39 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Any, Literal
-
-from pydantic import (
-    AfterValidator,
-    AwareDatetime,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from typing import Any
 
 from muster.errors import BadCommand
+from muster.messages import Rule, check_fields, one_of, optional, prose, read_message, whole, words
 from muster.model import Cause
 
+USER_ID_PATTERN = r"[A-Za-z0-9._@:-]{1,128}"
+USER_ID_DESCRIBED = "1-128 of A-Z a-z 0-9 . _ @ : -"
+_user_id_words = words(USER_ID_PATTERN, USER_ID_DESCRIBED)
 
-def _not_only_dots(user_id: str) -> str:
-    if not user_id.strip("."):
-        raise ValueError("a user id of dots alone would be a path")
-    return user_id
-
-
-UserId = Annotated[
-    str,
-    Field(pattern=r"^[A-Za-z0-9._@:-]{1,128}$", description="1-128 of A-Z a-z 0-9 . _ @ : -"),
-    AfterValidator(_not_only_dots),
-]
-
-#: SQS takes 1 MiB; a command needs a fraction of a percent of that.
-MAX_BODY_CHARS = 16_384
 #: A clock further ahead than this is wrong; believing it would supersede every honest command after it.
 FUTURE_TOLERANCE = timedelta(minutes=5)
+
+
+def _user_id(value: Any) -> str:
+    found: str = _user_id_words.take(value)
+    if not found.strip("."):
+        raise ValueError("a user id of dots alone would be a path")
+    return found
+
+
+USER_ID = Rule(f"{USER_ID_DESCRIBED}, not dots alone", _user_id)
+
+
+def _aware(value: Any) -> datetime:
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise ValueError("it has no offset")
+    return value
 
 
 class Action(StrEnum):
@@ -46,32 +45,46 @@ class Action(StrEnum):
     RESTART = "restart"
 
 
-class Command(BaseModel):
-    """One command for one user. Only `action` and `user_id` are needed; the queue fills in the rest."""
+RULES = {
+    "version": whole(1, 1),
+    "action": one_of(Action),
+    "user_id": USER_ID,
+    "command_id": words(r"[\x21-\x7e]{1,128}", "1-128 printable ASCII characters without spaces"),
+    "issued_at": Rule("a time with its offset, such as 2026-11-01T12:00:00Z", _aware),
+    "credentials_ref": words(r"[A-Za-z0-9/_+=.@:-]{0,512}", "at most 512 of A-Z a-z 0-9 / _ + = . @ : -"),
+    "reason": prose(200),
+    "seen_epoch": optional(whole(0, 2**53)),
+    "cause": optional(one_of(Cause)),
+}
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
-    version: Literal[1] = 1
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One command for one user. Only `action` and `user_id` are needed; the queue fills in the rest.
+
+    Building one that breaks a rule raises `BadCommand`.
+    """
+
+    version: int = 1
     action: Action
-    user_id: UserId
-    command_id: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[\x21-\x7e]+$")]
-    issued_at: AwareDatetime
-    credentials_ref: Annotated[str, Field(max_length=512, pattern=r"^[A-Za-z0-9/_+=.@:-]*$")] = ""
-    reason: Annotated[str, Field(max_length=200)] = ""
+    user_id: str
+    command_id: str
+    issued_at: datetime
+    credentials_ref: str = ""
+    reason: str = ""
     #: Set by maintenance only: the epoch it saw. The command does nothing once that has moved.
-    seen_epoch: Annotated[int, Field(ge=0)] | None = None
+    seen_epoch: int | None = None
     cause: Cause | None = None
 
-    @model_validator(mode="after")
-    def _maintenance_fields_go_together(self) -> Command:
+    def __post_init__(self) -> None:
+        check_fields(self, RULES)
         by_maintenance = self.cause in (Cause.REPAIR, Cause.MOVE)
         if by_maintenance != (self.seen_epoch is not None) or (
             by_maintenance and self.action is not Action.RESTART
         ):
-            raise ValueError(
+            raise BadCommand(
                 "cause repair or move needs action restart and seen_epoch, and nothing else takes them"
             )
-        return self
 
     @property
     def issued_at_ms(self) -> int:
@@ -83,7 +96,17 @@ class Command(BaseModel):
 
     def body(self) -> str:
         """The message body; what is not set is left out."""
-        return self.model_dump_json(exclude_defaults=True, exclude_none=True)
+        said: dict[str, object] = {
+            "action": self.action,
+            "user_id": self.user_id,
+            "command_id": self.command_id,
+            "issued_at": self.issued_at.isoformat(),
+            "credentials_ref": self.credentials_ref,
+            "reason": self.reason,
+            "seen_epoch": self.seen_epoch,
+            "cause": self.cause,
+        }
+        return json.dumps({name: value for name, value in said.items() if value not in ("", None)})
 
     @property
     def dedup_id(self) -> str:
@@ -103,33 +126,12 @@ def parse_command(body: str, *, message_id: str, sent_at: datetime) -> Command:
 
     A bare `{"action":"start","user_id":"u1"}` sent by hand gets the queue's own id and time.
     """
-    if len(body) > MAX_BODY_CHARS:
-        raise BadCommand(f"the body has {len(body)} characters, at most {MAX_BODY_CHARS} are taken")
-    try:
-        raw: Any = json.loads(body)
-    except (ValueError, RecursionError) as broken:
-        raise BadCommand(f"the body is not JSON: {broken}") from broken
-    if not isinstance(raw, dict):
-        raise BadCommand(f"the body must be a JSON object, not {type(raw).__name__}")
-    raw.setdefault("command_id", message_id)
-    raw.setdefault("issued_at", sent_at.isoformat())
-    try:
-        command = Command.model_validate_json(json.dumps(raw), strict=True)
-    except (ValidationError, ValueError, RecursionError) as invalid:
-        raise BadCommand(_first_reason(invalid)) from invalid
+    command = read_message(Command, body, command_id=message_id, issued_at=sent_at)
     if command.issued_at > sent_at + FUTURE_TOLERANCE:
         raise BadCommand(
             f"issued_at {command.issued_at.isoformat()} lies in the future; check the sender's clock"
         )
     return command
-
-
-def _first_reason(invalid: Exception) -> str:
-    if not isinstance(invalid, ValidationError):
-        return f"the body cannot be read: {type(invalid).__name__}"
-    first = invalid.errors(include_url=False, include_input=False)[0]
-    where = ".".join(str(part) for part in first["loc"]) or "body"
-    return f"{where}: {first['msg']}"
 
 
 def from_ms(moment_ms: int) -> datetime:

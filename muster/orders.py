@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Literal
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from muster.brokers.port import BadCredentials, Broker, BrokerAway, Credentials, Order
-from muster.commands import MAX_BODY_CHARS, UserId
+from muster.commands import USER_ID
 from muster.errors import BadCommand, TryLater
+from muster.messages import check_fields, prose, read_message, whole, words
 from muster.order_steps import note_unverified, record_check
 from muster.store import Store
 
@@ -30,32 +28,41 @@ MOST_LOOKS = 30
 #: this, and what is unanswered then is in the dead-letter queue.
 AWAY_PAUSE = timedelta(seconds=120)
 
-OrderId = Annotated[
-    str,
-    Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
-        description="1-64 of A-Z a-z 0-9 . _ -, the first a letter or digit",
-    ),
-]
+ORDER_ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+ORDER_ID_DESCRIBED = "1-64 of A-Z a-z 0-9 . _ -, the first a letter or digit"
+
+RULES = {
+    "version": whole(1, 1),
+    "user_id": USER_ID,
+    "order_id": words(ORDER_ID_PATTERN, ORDER_ID_DESCRIBED),
+    "credentials_ref": prose(512),
+    "look": whole(1, MOST_LOOKS),
+}
 
 
-class FillCheck(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FillCheck:
     """One look at one order. `look` counts them."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    version: int = 1
+    user_id: str
+    order_id: str
+    credentials_ref: str
+    look: int = 1
 
-    version: Literal[1] = 1
-    user_id: UserId
-    order_id: OrderId
-    credentials_ref: Annotated[str, Field(max_length=512)]
-    look: Annotated[int, Field(ge=1, le=MOST_LOOKS)] = 1
+    def __post_init__(self) -> None:
+        check_fields(self, RULES)
+
+    def body(self) -> str:
+        """The message body."""
+        return json.dumps(asdict(self), separators=(",", ":"))
 
     def next_pause(self) -> timedelta:
         doublings: int = 2 ** (self.look - 1)
         return min(FIRST_LOOK * doublings, LONGEST_PAUSE)
 
     def next_look(self) -> FillCheck:
-        return self.model_copy(update={"look": self.look + 1})
+        return replace(self, look=self.look + 1)
 
 
 class Checked(StrEnum):
@@ -87,16 +94,7 @@ class OrderDeps:
 
 def parse_check(body: str) -> FillCheck:
     """A message body as a fill check, or `BadCommand` with a reason."""
-    if len(body) > MAX_BODY_CHARS:
-        raise BadCommand(f"the body has {len(body)} characters, at most {MAX_BODY_CHARS} are taken")
-    try:
-        raw = json.loads(body)
-        return FillCheck.model_validate_json(json.dumps(raw), strict=True)
-    except ValidationError as invalid:
-        first = invalid.errors(include_url=False, include_input=False)[0]
-        raise BadCommand(f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}") from invalid
-    except (ValueError, RecursionError) as broken:
-        raise BadCommand(f"the body is not JSON: {broken}") from broken
+    return read_message(FillCheck, body)
 
 
 def check_fill(check: FillCheck, deps: OrderDeps) -> Look:

@@ -10,11 +10,10 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from api.access import of_one_user, principal_of
+from api.ids import OrderId, UserId
 from api.orders import CancelAccepted, OrderAccepted, OrderDesk, OrderPage, new_order_id
 from muster.brokers.port import NewOrder, OrderType, Side, TimeInForce
-from muster.commands import UserId
 from muster.order_steps import OrderRecord
-from muster.orders import OrderId
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query
 
 from api.access import of_one_user, of_the_fleet
+from api.ids import UserId
 from api.source import FleetSource, StartRecord, Timeline
 from muster.blueprint import STARTS_KEPT
-from muster.commands import UserId
 
 
 def router(source: FleetSource) -> APIRouter:

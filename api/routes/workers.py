@@ -9,6 +9,7 @@ from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.access import of_one_user, of_the_fleet, principal_of
+from api.ids import UserId
 from api.source import (
     Accepted,
     Explanation,
@@ -21,7 +22,7 @@ from api.source import (
     WorkerView,
 )
 from api.together import Together
-from muster.commands import Action, UserId
+from muster.commands import Action
 from muster.model import Phase
 
 log = logging.getLogger(__name__)

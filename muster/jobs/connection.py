@@ -8,10 +8,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from muster.clock import Clock, SystemClock
 from muster.errors import Refused
-from muster.jobs.memory import MemoryRegistration, MemoryWork
 from muster.jobs.ports import Jobs, RegistrationBackend, WorkBackend
-from muster.jobs.sqlite import SQLiteFile, SQLiteWork
-from muster.jobs.sqlite_workers import SQLiteRegistration
 
 
 def connect(where: str | Mapping[str, str], clock: Clock | None = None) -> Jobs:
@@ -46,13 +43,19 @@ def _url(settings: Mapping[str, str], part: str) -> str:
 def _open(url: str, clock: Clock) -> tuple[WorkBackend, RegistrationBackend]:
     parts = urlsplit(url)
     match parts.scheme:
+        # Each backend is imported where it is chosen: a function on Valkey need not load SQLite.
         case "memory":
+            from muster.jobs.memory import MemoryRegistration, MemoryWork
+
             return MemoryWork(clock), MemoryRegistration(clock)
         case "sqlite":
             synchronous = parse_qs(parts.query).get("synchronous", ["full"])[0]
             path = unquote(parts.path)[1:] or ".muster/jobs.db"
             if synchronous not in ("full", "normal"):
                 raise Refused(f"synchronous={synchronous} is not known; use full or normal")
+            from muster.jobs.sqlite import SQLiteFile, SQLiteWork
+            from muster.jobs.sqlite_workers import SQLiteRegistration
+
             file = SQLiteFile(Path(path), synchronous)
             return SQLiteWork(file, clock), SQLiteRegistration(file, clock)
         case "valkey" | "valkeys" | "redis" | "rediss":

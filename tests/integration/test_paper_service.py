@@ -128,7 +128,7 @@ def test_a_check_that_nobody_answers_is_in_the_dead_letter_queue_after_three_rec
     """The queue's own work; here with the visibility that order_tasks asks for set to nothing."""
     urls, sqs = aws.ensure_queues(), aws.client("sqs")
     queue, dlq = urls[ORDER_TASKS.name], urls[ORDER_TASKS_DLQ.name]
-    body = FillCheck(user_id="u1", order_id="dead", credentials_ref="r").model_dump_json()
+    body = FillCheck(user_id="u1", order_id="dead", credentials_ref="r").body()
     sqs.send_message(QueueUrl=queue, MessageBody=body, MessageGroupId="dead", MessageDeduplicationId="d1")
     assert FN_ORDER_TASKS.queue is ORDER_TASKS
     for _ in range(3):

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from muster.commands import MAX_BODY_CHARS, Action, Command, parse_command
+from muster.commands import Action, Command, parse_command
 from muster.errors import BadCommand
+from muster.messages import MAX_BODY_CHARS
 from muster.model import Cause
 from tests.worlds import command
 
