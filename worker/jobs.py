@@ -91,6 +91,9 @@ class JobWorker:
             self._jobs.registration.register(me)
         elif not self._jobs.registration.join(me, self._pool.settings().max_workers):
             return False
+        else:
+            # Restarted in place: what the life before held would be extended for ever, and never worked on.
+            self._pool.release_by_worker(me.worker_id)
         self._check()
         return True
 

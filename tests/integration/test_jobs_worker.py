@@ -133,6 +133,14 @@ def test_a_launch_that_comes_after_its_place_was_given_away_leaves_again(jobs, p
     assert pool.counts().done == 1
 
 
+def test_a_worker_restarted_in_place_gives_back_what_its_life_before_held(jobs, pool, workers):
+    job_id = pool.push({"n": 1})
+    jobs.registration.register(WorkerRegistration("same", pool="p"))
+    assert pool.claim("same", visibility=600.0).id == job_id
+    assert workers.run("--worker-id", "same") == 0
+    assert (pool.get(job_id).status, pool.get(job_id).attempts) == (JobStatus.DONE, 2)
+
+
 def test_bad_user_code_fails_its_job_alone(pool, workers):
     bad = {kind: pool.push({}, kind=kind, max_retries=1) for kind in ("crash", "leave", "vanish", "killed")}
     bad["unspeakable"] = pool.push({}, kind="unspeakable", max_retries=1)
