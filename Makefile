@@ -28,8 +28,9 @@ demo: $(READY) ## the whole story in about a minute, with its figures
 supervise: $(READY) ## the one-host supervisor with the three pairs of examples/workers.yml
 	@$(BIN)/muster market & market=$$!; trap "kill $$market" EXIT; $(BIN)/muster supervise examples/workers.yml
 
-sim: $(READY) ## 10,000 seeded histories of the real code on virtual time
+sim: $(READY) ## 15,000 seeded histories of the real code on virtual time: users, then jobs
 	$(BIN)/muster sim --seeds 10000
+	$(BIN)/muster sim --world jobs --seeds 5000
 
 chaos: $(READY) ## five minutes of faults on real processes, audited from outside
 	$(BIN)/muster chaos --minutes 5

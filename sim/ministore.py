@@ -19,6 +19,7 @@ _lua = LuaRuntime(unpack_returned_tuples=False)
 _table = _lua.table_from
 _compiled: dict[str, Any] = {}
 _running: list[MiniStore] = []
+_NULL = _lua.table()  # what cjson calls null: equal to nothing but itself
 
 
 class _Set(dict[str, None]):
@@ -63,6 +64,10 @@ def _from_lua(value: Any) -> Any:
 _lua.execute("redis = {}; cjson = {}")
 _lua.globals().redis.call = _call
 _lua.globals().cjson.encode = lambda table: json.dumps(dict(table))
+_lua.globals().cjson.null = _NULL
+_lua.globals().cjson.decode = lambda text: _table(
+    {key: _NULL if value is None else value for key, value in json.loads(text).items()}
+)
 
 
 class MiniStore:
@@ -242,11 +247,20 @@ class MiniStore:
     def scard(self, key: str) -> int:
         return len(self._live(key) or ())
 
-    def zadd(self, key: str, score: str, member: str) -> int:
+    def zadd(self, key: str, *pairs: str) -> int:
         value = self._make(key, _ZSet)
-        new = member not in value
-        value[member] = float(score)
-        return int(new)
+        before = len(value)
+        for score, member in zip(pairs[::2], pairs[1::2], strict=True):
+            value[member] = float(score)
+        return len(value) - before
+
+    def zpopmin(self, key: str, count: str) -> list[str]:
+        value = self._live(key) or _ZSet()
+        members = value.ordered()[: int(count)]
+        popped = [word for member in members for word in (member, _number(value.pop(member)))]
+        if members:
+            self._tidy(key)
+        return popped
 
     def zrem(self, key: str, *members: str) -> int:
         return self.srem(key, *members)
@@ -260,15 +274,28 @@ class MiniStore:
 
     def zrange(self, key: str, start: str, stop: str, *options: str) -> list[str]:
         value = self._live(key) or _ZSet()
+        if "BYLEX" in options:
+            assert options == ("BYLEX", "REV", "LIMIT", "0", options[-1]), options
+            return self._between(value, stop, start)[::-1][: int(options[-1])]
         ordered = value.ordered()
         members = ordered[int(start) :] if stop == "-1" else ordered[int(start) : int(stop) + 1]
         if options != ("WITHSCORES",):
             return members
         return [word for member in members for word in (member, _number(value[member]))]
 
-    def zrangebyscore(self, key: str, low: str, high: str) -> list[str]:
+    def zrangebyscore(self, key: str, low: str, high: str, *limit: str) -> list[str]:
         value = self._live(key) or _ZSet()
-        return [m for m in value.ordered() if float(low) <= value[m] <= float(high)]
+        found = [m for m in value.ordered() if float(low) <= value[m] <= float(high)]
+        return found[: int(limit[2])] if limit else found
+
+    def zrangebylex(self, key: str, low: str, high: str, *limit: str) -> list[str]:
+        return self._between(self._live(key) or _ZSet(), low, high)[: int(limit[2])]
+
+    @staticmethod
+    def _between(value: _ZSet, low: str, high: str) -> list[str]:
+        """Members by name; a border is `-`, `+` or `(name`, which is not among them."""
+        above, below = low.removeprefix("("), high.removeprefix("(")
+        return [m for m in sorted(value) if (low == "-" or m > above) and (high == "+" or m < below)]
 
     def zremrangebyscore(self, key: str, low: str, high: str) -> int:
         return self.srem(key, *self.zrangebyscore(key, low, high))
@@ -294,6 +321,9 @@ class MiniStore:
         word = value.pop(0)
         self._tidy(key)
         return word
+
+    def llen(self, key: str) -> int:
+        return len(self._live(key) or ())
 
     def ltrim(self, key: str, start: str, stop: str) -> str:
         value = self._live(key)
@@ -338,15 +368,18 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
         "scard",
         "zadd",
         "zrem",
+        "zpopmin",
         "zscore",
         "zcard",
         "zrange",
         "zrangebyscore",
+        "zrangebylex",
         "zremrangebyscore",
         "zcount",
         "lpush",
         "rpush",
         "lpop",
+        "llen",
         "ltrim",
         "lrange",
         "wait",

@@ -21,6 +21,9 @@ class Wish:
     user: str = ""
     late: float = 0.0
 
+    def __str__(self) -> str:
+        return f"{self.at:7.1f}s {self.action} {self.user}".rstrip()
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:

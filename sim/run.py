@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeVar
 
 from sim.install import installed
 from sim.plan import Plan, make_plan
@@ -60,19 +62,26 @@ def run_seeds(seeds: range) -> list[Outcome]:
         return [run_plan(make_plan(seed))[0] for seed in seeds]
 
 
-def shrink(plan: Plan, violation: str) -> Plan:
-    """The smallest plan found that still breaks this invariant, by leaving out one happening at a time."""
+#: A plan of this world, or of another one that has faults and wishes (`sim.jobs.plan`).
+AnyPlan = TypeVar("AnyPlan")
 
-    def still_fails(smaller: Plan) -> bool:
-        return run_plan(smaller)[0].violation == violation
 
-    with installed():
+def shrink(plan: AnyPlan, violation: str, world: ModuleType = sys.modules[__name__]) -> AnyPlan:
+    """The smallest plan found that still breaks this invariant, by leaving out one happening at a time.
+
+    `world` is a module like this one, with `installed` and `run_plan`.
+    """
+
+    def still_fails(smaller: AnyPlan) -> bool:
+        return bool(world.run_plan(smaller)[0].violation == violation)
+
+    with world.installed():
         shrunk = True
         while shrunk:
             shrunk = False
-            for parts, without in ((plan.faults, Plan.without_faults), (plan.wishes, Plan.without_wishes)):
-                for number in reversed(range(len(parts))):
-                    smaller = without(plan, number)
+            for parts in ("faults", "wishes"):
+                for number in reversed(range(len(getattr(plan, parts)))):
+                    smaller = getattr(plan, f"without_{parts}")(number)
                     if still_fails(smaller):
                         plan, shrunk = smaller, True
     return plan
@@ -107,22 +116,29 @@ class Report:
 
 
 def run_many(
-    first: int, count: int, *, processes: int, progress: Callable[[Report], None] = lambda _: None
+    first: int,
+    count: int,
+    *,
+    processes: int,
+    progress: Callable[[Report], None] = lambda _: None,
+    seeds_of: Callable[[range], list[Outcome]] = run_seeds,
 ) -> Report:
     """Seeds `first` to `first + count - 1`. The report does not depend on the number of processes."""
     report = Report(first)
-    for outcomes in _in_chunks(first, count, processes):
+    for outcomes in _in_chunks(first, count, processes, seeds_of):
         for outcome in outcomes:
             report.add(outcome)
         progress(report)
     return report
 
 
-def _in_chunks(first: int, count: int, processes: int) -> Iterator[list[Outcome]]:
+def _in_chunks(
+    first: int, count: int, processes: int, seeds_of: Callable[[range], list[Outcome]]
+) -> Iterator[list[Outcome]]:
     chunks = [range(at, min(at + CHUNK, first + count)) for at in range(first, first + count, CHUNK)]
     if processes == 1:
-        yield from map(run_seeds, chunks)
+        yield from map(seeds_of, chunks)
         return
     # spawn: a forked child would inherit the threads' locks of whoever calls (a test runner, an API).
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        yield from pool.imap(run_seeds, chunks)
+        yield from pool.imap(seeds_of, chunks)

@@ -1,0 +1,1 @@
+"""The simulator's job world: the real job code (pools, capacity, reaper, job worker) on virtual time."""
