@@ -39,6 +39,7 @@ log = logging.getLogger("job-worker")
 _TICK_S = 0.1  # how often the parent looks at its child
 _CANCEL_POLL_S = 2.0  # how soon a running job hears that it was cancelled
 _CANCEL_GRACE_S = 10.0  # then a processor that does not listen is killed
+_AWAY_S = 300.0  # without its backend for so long it leaves; a check finds workers when it is back
 _CRASHES = 3  # children in a row that died without a job: the worker itself is broken
 LEFT, BROKEN, REAPED = 0, 1, 4
 
@@ -196,6 +197,7 @@ class JobWorker:
 
     def _beat_until_ended(self) -> None:
         next_beat = next_look = 0.0
+        heard = time.monotonic()
         next_check = time.monotonic() + SAFETY_CHECK.total_seconds()
         pause = min(self._options.heartbeat, _CANCEL_POLL_S)
         while not self._ended.wait(max(0.0, min(next_beat, next_look) - time.monotonic())):
@@ -209,8 +211,12 @@ class JobWorker:
                 if now >= next_check:
                     next_check = now + SAFETY_CHECK.total_seconds()
                     self._check()
+                heard = now
             except TryLater as away:
                 log.warning("%s", away)
+                next_beat = max(next_beat, next_look)  # due still, but not before the next look
+                if now - heard > _AWAY_S:
+                    self._asked_to_stop()
 
     def _beat(self) -> None:
         current = self._slot.current

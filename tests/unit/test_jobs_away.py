@@ -1,0 +1,60 @@
+"""A job worker whose backend is away: it asks now and then, and leaves when that lasts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from muster.errors import TryLater
+from worker import jobs
+from worker.jobs import JobWorker, parse
+
+
+class Time:
+    """Stands in for the module `time`, and for the event that ends the heartbeat."""
+
+    def __init__(self, until: float) -> None:
+        self.now, self.until = 0.0, until
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> bool:
+        self.now += max(seconds, 0.001)  # nothing takes no time at all
+        return self.now >= self.until
+
+
+class Away:
+    """A pool behind a server that is gone."""
+
+    asked = 0
+
+    def extend(self, *_: Any) -> Any:
+        self.asked += 1
+        raise TryLater("the server is gone")
+
+
+@pytest.fixture
+def worker() -> JobWorker:
+    made = JobWorker(parse(["--pool", "p", "--url", "memory://", "--heartbeat", "30"]), None)
+    made._pool = Away()  # type: ignore[assignment]
+    return made
+
+
+def live(worker: JobWorker, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    time = Time(seconds)
+    monkeypatch.setattr(jobs, "time", time)
+    worker._ended = time  # type: ignore[assignment]
+    worker._beat_until_ended()
+
+
+def test_it_asks_no_more_often_than_it_would_look(worker: JobWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    live(worker, 60.0, monkeypatch)
+    assert 25 <= worker._pool.asked <= 32  # type: ignore[attr-defined]
+    assert worker._stop_by is None
+
+
+def test_it_leaves_when_the_backend_stays_away(worker: JobWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    live(worker, jobs._AWAY_S + 10, monkeypatch)
+    assert worker._stop_by is not None
