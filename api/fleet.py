@@ -69,12 +69,13 @@ class Fleet:
         *,
         logs: Path | None = None,
         clock: Clock | None = None,
+        commands: SqsCommands | None = None,
     ) -> None:
         self._store = store
         self._settings = settings
         self._logs = logs
         self._clock = clock or SystemClock()
-        self._commands = SqsCommands(sqs, settings.queue_worker_control)
+        self._commands = commands or SqsCommands(sqs, settings.queue_worker_control)
         self._queues = Queues(sqs, settings)
         self._roster = Roster(store, self._clock)
         self._feed = Feed(store.client, self._roster.touch)

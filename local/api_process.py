@@ -16,9 +16,11 @@ from api.auth import StaticToken
 from api.fleet import Fleet
 from api.orders import OrderDesk
 from api.routes import jobs, orders
+from muster.aws import aws
 from muster.clients import aws_client, valkey_client
 from muster.jobs import connect
 from muster.jobs.capacity import ProcessLauncher
+from muster.queues import SqsCommands
 from muster.scrub import guard
 from muster.settings import Settings
 from muster.store import Store
@@ -34,9 +36,10 @@ def main() -> None:
     threading.Thread(target=_end_with_the_engine, daemon=True).start()
     settings = Settings.from_env(os.environ)
     store = Store(valkey_client(settings))
+    commands = SqsCommands(aws(settings, "sqs"), settings.queue_worker_control)
     jobs_url = settings.valkey_url.replace("redis", "valkey", 1)
     app = create_app(
-        Fleet(store, aws_client(settings, "sqs"), settings, logs=arguments.logs),
+        Fleet(store, aws_client(settings, "sqs"), settings, logs=arguments.logs, commands=commands),
         store,
         StaticToken(arguments.token_file.read_text(encoding="utf-8")),
         orders.router(OrderDesk(store)),

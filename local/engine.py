@@ -29,7 +29,7 @@ from urllib.request import urlopen
 
 from lambdas import wiring
 from local.checks import PlannedChecks
-from local.endpoint import REGION, LocalAws
+from local.endpoint import REGION, LocalAws, arn
 from local.event_source import EventSource, Handler, LambdaContext
 from local.job_pools import job_wiring
 from local.lock import FolderLock
@@ -37,6 +37,7 @@ from local.paper.service import PaperService, with_accounts
 from local.schedules import Schedules
 from local.valkey import EmbeddedValkey, free_port
 from muster import blueprint, keys, warm_pool
+from muster.aws import Keys, aws
 from muster.brokers.connect import connect
 from muster.budget import Priority
 from muster.clients import valkey_client
@@ -58,6 +59,8 @@ from muster.vault import secrets_reader
 log = logging.getLogger(__name__)
 
 _ACCOUNT = "000000000000"
+#: The endpoint asks for some and checks none.
+_LOCAL_KEYS = Keys("local", "local")
 #: Handler invocations at once. AWS takes 50; two cores have nothing to win from more than a few.
 _CONCURRENCY = 8
 #: How often the engine looks whether its parts live.
@@ -192,11 +195,11 @@ class Engine:
         values = {
             name: value.lower() if value in ("True", "False") else value for name, value in values.items()
         }
-        local = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_REGION": REGION}
+        local = {"AWS_ACCESS_KEY_ID": _LOCAL_KEYS.access, "AWS_SECRET_ACCESS_KEY": _LOCAL_KEYS.secret}
         passed = {
             name: os.environ[name] for name in ("PATH", "HOME", "LANG", "PYTHONPATH") if name in os.environ
         }
-        return passed | values | local | {"AWS_ENDPOINT_URL": self._aws.url}
+        return passed | values | local | {"AWS_ENDPOINT_URL": self._aws.url, "AWS_REGION": REGION}
 
     def _worker_env(self) -> dict[str, str]:
         """What a session wants to know of this machine is passed on as it is: MUSTER_SESSION_*."""
@@ -212,9 +215,7 @@ class Engine:
         if self.options.launch != FORK:
             return None
         module, _, attribute = self._session.partition(":")
-        # A broker session reads its secret and sends its checks with it; most of a start would be its import.
-        clients = ["boto3"] if self._paper else []
-        return ForkServer("worker.boot:main", [_PRELOAD, *clients, *([module] if attribute else [])])
+        return ForkServer("worker.boot:main", [_PRELOAD, *([module] if attribute else [])])
 
     def _wiring(self) -> wiring.Wiring:
         sqs = self._aws.client("sqs")
@@ -259,7 +260,14 @@ class Engine:
         ):
             assert function.queue is not None
             url = self._queues[function.queue.name]
-            source = EventSource(self._aws.client("sqs"), url, function, handler, concurrency=_CONCURRENCY)
+            source = EventSource(
+                aws(self._settings, "sqs", keys=_LOCAL_KEYS),
+                url,
+                function,
+                handler,
+                concurrency=_CONCURRENCY,
+                arn=arn(function.queue.name),
+            )
             self._sources[function.queue.name] = source.start()
         for function, scheduled in (
             (blueprint.FN_MAINTENANCE, maintenance.handler),

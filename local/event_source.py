@@ -75,6 +75,7 @@ class EventSource:
         handler: Handler,
         *,
         concurrency: int | None = None,
+        arn: str = "",
     ) -> None:
         places = concurrency or function.concurrency
         if not places:
@@ -83,7 +84,7 @@ class EventSource:
         self._url = queue_url
         self._function = function
         self._handler = handler
-        self._arn = ""
+        self._arn = arn
         self._places = places
         self._free = places
         self._changed = threading.Condition()
@@ -93,7 +94,7 @@ class EventSource:
 
     def start(self) -> EventSource:
         """Begin to poll."""
-        self._arn = _arn(self._sqs, self._url)
+        self._arn = self._arn or _arn(self._sqs, self._url)
         for look in (self._long_poll, self._look_when_woken):
             thread = threading.Thread(target=look, name=f"{self._function.name}-poller", daemon=True)
             thread.start()
@@ -150,7 +151,7 @@ class EventSource:
         """Use the place the caller took for one receive and its invocation; False if there was nothing."""
         try:
             batch = receive(self._sqs, self._url, BATCH_RECORDS, wait_s)
-        except (BotoCoreError, ClientError) as error:
+        except (BotoCoreError, ClientError, TryLater) as error:
             log.warning("receiving for %s failed (%s); again in %g s", self._function.name, error, RETRY_S)
             self._stopping.wait(RETRY_S)
             batch = []
@@ -187,7 +188,7 @@ class EventSource:
         entries = [{"Id": str(i), "ReceiptHandle": m["ReceiptHandle"]} for i, m in enumerate(messages)]
         try:
             refused = self._sqs.delete_message_batch(QueueUrl=self._url, Entries=entries).get("Failed", [])
-        except (BotoCoreError, ClientError) as error:
+        except (BotoCoreError, ClientError, TryLater) as error:
             refused = [{"Message": str(error)}] * len(entries)
         if refused:
             log.warning(

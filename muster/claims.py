@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from muster import keys
-from muster.errors import BadCommand, TryLater
+from muster.errors import BadCommand, TryLater, aws_errors
 from muster.model import Assignment, Cause, Via
 
 
@@ -130,28 +130,24 @@ class SqsChannel:
         self._url = queue_url
 
     def send(self, claims: Sequence[Claim]) -> list[Claim]:
-        from botocore.exceptions import BotoCoreError, ClientError
-
         unsent: list[Claim] = []
         for start in range(0, len(claims), 10):
             batch = claims[start : start + 10]
             entries = [{"Id": str(i), "MessageBody": claim.to_json()} for i, claim in enumerate(batch)]
             try:
                 answer = self._sqs.send_message_batch(QueueUrl=self._url, Entries=entries)
-            except (BotoCoreError, ClientError):
+            except aws_errors():
                 unsent.extend(batch)
                 continue
             unsent.extend(batch[int(failed["Id"])] for failed in answer.get("Failed", ()))
         return unsent
 
     def receive(self, timeout: float) -> Delivery | None:
-        from botocore.exceptions import BotoCoreError, ClientError
-
         try:
             answer = self._sqs.receive_message(
                 QueueUrl=self._url, MaxNumberOfMessages=1, WaitTimeSeconds=min(20, round(timeout))
             )
-        except (BotoCoreError, ClientError) as away:
+        except aws_errors() as away:
             raise TryLater(f"SQS is away ({away})") from away
         if not (messages := answer.get("Messages")):
             return None

@@ -33,3 +33,11 @@ class LostLease(MusterError):
 
 class Refused(MusterError):
     """The request is understood and will not be done. Tell the caller why; nothing was changed."""
+
+
+def aws_errors() -> tuple[type[Exception], ...]:
+    """What boto3 raises when a call did not work. In `except aws_errors()` botocore is imported only when
+    something was raised: a worker does without it."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    return BotoCoreError, ClientError

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from muster.brokers.port import BadCredentials, Credentials
-from muster.errors import TryLater
+from muster.errors import TryLater, aws_errors
 from muster.scrub import learn, learn_fields
 
 
@@ -15,15 +15,13 @@ def secrets_reader(secrets: Any) -> Callable[[str], Credentials]:
 
     It raises `BadCredentials` when there is nothing usable under the reference, and `TryLater`.
     """
-    # Here, because a worker imports this module before its claim and botocore only after it.
-    from botocore.exceptions import BotoCoreError, ClientError
 
     def read(reference: str) -> Credentials:
         try:
             text = secrets.get_secret_value(SecretId=reference)["SecretString"]
         except secrets.exceptions.ResourceNotFoundException as missing:
             raise BadCredentials(f"there is no secret {reference!r}; store it, then start again") from missing
-        except (BotoCoreError, ClientError) as away:
+        except aws_errors() as away:
             raise TryLater("Secrets Manager is away; this is tried again") from away
         found = Credentials.parse(text)
         learn(found.key_id, found.secret)

@@ -17,7 +17,7 @@ from typing import Any
 from muster import steps
 from muster.blueprint import POOL_BEAT
 from muster.claims import ClaimChannel
-from muster.clients import aws_client, valkey_client
+from muster.clients import valkey_client
 from muster.clock import SystemClock
 from muster.errors import LostLease, MusterError
 from muster.model import Assignment, Cause, Phase, Via
@@ -178,9 +178,10 @@ def _channel(settings: Settings, receiver: str) -> ClaimChannel:
         return ValkeyChannel(
             valkey_client(settings, blocking_s=POOL_BEAT.total_seconds()), settings.pool, receiver
         )
+    from muster.aws import aws
     from muster.claims import SqsChannel
 
-    return SqsChannel(aws_client(settings, "sqs"), settings.queue_pool_claim)
+    return SqsChannel(aws(settings, "sqs"), settings.queue_pool_claim)
 
 
 def _cold_assignment(environ: Any) -> Assignment | None:

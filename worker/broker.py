@@ -14,11 +14,12 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from muster.aws import aws
 from muster.brokers.connect import connect
 from muster.brokers.port import BadCredentials, Broker, BrokerAway, Credentials, Opened, Order, Update
-from muster.clients import aws_client, valkey_client
+from muster.clients import valkey_client
 from muster.clock import Clock, SystemClock
-from muster.errors import TryLater
+from muster.errors import TryLater, aws_errors
 from muster.order_steps import open_order_ids, report_order
 from muster.settings import Settings
 from muster.store import Step, Store
@@ -61,7 +62,7 @@ class BrokerSession:
     def preload(self) -> None:
         """The clients are most of a start's time, and a waiting worker has that time. It has no credentials:
         it does not know yet whose it will need."""
-        import muster.brokers.alpaca  # noqa: F401 - for the side effect
+        import worker.preload  # noqa: F401 - for the side effect
 
         self._parts = self._build()
 
@@ -165,10 +166,10 @@ def _from_environment() -> Parts:
     settings = Settings.from_env(os.environ)
     return Parts(
         store=Store(valkey_client(settings)),
-        credentials=secrets_reader(aws_client(settings, "secretsmanager", read_timeout_s=_READ_S)),
+        credentials=secrets_reader(aws(settings, "secretsmanager", read_timeout_s=_READ_S)),
         connect=connect,
         send_checks=SqsChecks(
-            lambda: aws_client(settings, "sqs", read_timeout_s=_READ_S), settings.queue_order_tasks
+            lambda: aws(settings, "sqs", read_timeout_s=_READ_S), settings.queue_order_tasks
         ),
         clock=SystemClock(),
     )
@@ -183,8 +184,6 @@ class SqsChecks:
         self._sqs: Any = None
 
     def __call__(self, checks: Sequence[Check]) -> None:
-        from botocore.exceptions import BotoCoreError, ClientError
-
         entries = [
             {
                 "Id": str(number),
@@ -197,7 +196,7 @@ class SqsChecks:
         try:
             self._sqs = self._sqs or self._make_client()
             answer = self._sqs.send_message_batch(QueueUrl=self._url, Entries=entries)
-        except (BotoCoreError, ClientError) as away:
+        except aws_errors() as away:
             raise TryLater(f"order-tasks.fifo took no check ({away})") from away
         if failed := answer.get("Failed"):
             raise TryLater(f"order-tasks.fifo refused {len(failed)} checks ({failed[0].get('Message', '')})")
