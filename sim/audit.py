@@ -14,7 +14,10 @@ from sim.ecs_world import SimTask
 if TYPE_CHECKING:
     from sim.world import World
 
-HOOKS = ("script", "began", "watch", "landed", "deleted", "stopping", "swallowed", "swept", "tick", "end")
+HOOKS = (
+    *("script", "began", "watch", "landed", "deleted", "stopping", "swallowed", "swept", "tick", "end"),
+    *("connected", "sending", "placed"),
+)
 
 
 class Invariant:
@@ -24,7 +27,8 @@ class Invariant:
     a user's actors may have changed, `landed` when a side effect reaches the broker, `deleted` when a claim
     leaves its queue, `stopping` at every StopTask, `swallowed` when a queue deduplicates a person's command,
     `swept` when a batch of a sweep says whether it braked, `tick` every ten seconds, `end` when the system
-    has had its time to settle.
+    has had its time to settle. Where people trade: `connected` when a session is open at the broker,
+    `sending` when a worker sends an order or a cancel, `placed` when an order has arrived there.
     """
 
     name = ""
@@ -116,4 +120,4 @@ def first_gap(world: World) -> str:
     idle = sum(expires > world.loop.now * 1000 for expires in entries.values())
     if idle != target:
         return f"the pool has {idle} of {target} workers"
-    return ""
+    return world.trading.gap() if world.trading is not None else ""

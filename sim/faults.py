@@ -12,11 +12,13 @@ from sim.loop import Actor
 from sim.plan import Fault
 
 if TYPE_CHECKING:
+    from sim.broker_world import BrokerWorld
     from sim.workers import SimWorker
     from sim.world import World
 
-#: Faults that wait for the next effect of their target (or for the one after `skip` more): the process ends
-#: before or after it, the request or its answer is lost, or the process hangs before or after it.
+#: Faults that wait for the next effect of their target, a kind of process or the name of an effect (or for
+#: the one after `skip` more): the process ends before or after it, the request or its answer is lost, or the
+#: process hangs before or after it.
 STRIKES = ("crash_before", "crash_after", "lost", "answer_lost", "pause", "stall")
 
 Strike = Callable[["World", Fault], None]
@@ -50,6 +52,8 @@ def heal(world: World) -> None:
         queue.duplicates = 0
     world.session_trouble.clear()
     world.deaf_until = now
+    if world.trading is not None:
+        world.trading.broker.heal()
 
 
 def _some_worker(world: World) -> SimWorker | None:
@@ -130,7 +134,36 @@ def _pool_target(world: World, fault: Fault) -> None:
     world.loop.spawn(Actor("operator", "person"), set_target)
 
 
+def _broker(then: Callable[[BrokerWorld, Fault], object]) -> Strike:
+    """Where nobody trades, no broker can fail."""
+
+    def strike(world: World, fault: Fault) -> None:
+        if world.trading is not None:
+            then(world.trading.broker, fault)
+
+    return strike
+
+
+def _revoked(broker: BrokerWorld, fault: Fault) -> None:
+    broker.revoked_until[fault.target] = broker.world.loop.now + fault.amount
+
+
+def _stream_lost(broker: BrokerWorld, fault: Fault) -> None:
+    if fault.target in broker.accounts:
+        broker.drop_stream(fault.target)
+
+
+def _broker_until(name: str) -> Strike:
+    return _broker(lambda broker, fault: setattr(broker, name, broker.world.loop.now + fault.amount))
+
+
 _KINDS: dict[str, Strike] = {
+    "broker_away": _broker_until("away_until"),
+    "broker_slow": _broker_until("slow_until"),
+    "vault_away": _broker_until("vault_away_until"),
+    "stream_lost": _broker(_stream_lost),
+    "updates": _broker(lambda broker, fault: broker.next_updates.append(fault.target)),
+    "revoked": _broker(_revoked),
     "freeze": _freeze,
     "cut_off": _cut_off,
     "oom": _oom,

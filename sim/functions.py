@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lambdas.maintenance import handler as maintenance
 from lambdas.maintenance_worker import handler as maintenance_worker
+from lambdas.order_tasks import handler as order_tasks
 from lambdas.pool_manager import handler as pool_manager
 from lambdas.worker_control import handler as worker_control
 from local.event_source import failed_records, record
@@ -16,10 +17,13 @@ from muster.blueprint import (
     BATCH_RECORDS,
     FN_MAINTENANCE,
     FN_MAINTENANCE_WORKER,
+    FN_ORDER_TASKS,
     FN_POOL_MANAGER,
     FN_WORKER_CONTROL,
+    ORDER_TASKS,
     WORKER_CONTROL,
     Function,
+    Queue,
 )
 from muster.maintenance import Batch
 from sim.loop import Actor, Timer
@@ -30,12 +34,12 @@ if TYPE_CHECKING:
 
 _HANDLERS: dict[str, tuple[Function, Callable[[dict[str, Any], Any], Any]]] = {
     "worker_control": (FN_WORKER_CONTROL, worker_control.handler),
+    "order_tasks": (FN_ORDER_TASKS, order_tasks.handler),
     "maintenance": (FN_MAINTENANCE, maintenance.handler),
     "maintenance_worker": (FN_MAINTENANCE_WORKER, maintenance_worker.handler),
     "pool_manager": (FN_POOL_MANAGER, pool_manager.handler),
 }
-HANDLER_MODULES = (worker_control, maintenance, maintenance_worker, pool_manager)
-_ARN = f"arn:aws:sqs:us-east-1:000000000000:{WORKER_CONTROL.name}"
+HANDLER_MODULES = (worker_control, order_tasks, maintenance, maintenance_worker, pool_manager)
 
 
 class Context:
@@ -61,10 +65,10 @@ class Functions:
         self.left_over: list[Actor] = []  #: what ran when the faults ended: some of it may be paused for long
         self.repeat_next: dict[str, int] = {}  #: the next invocations of this function come twice
         self.drop_next: dict[str, int] = {}  #: ... or not at all
-        self._poll: Timer | None = None
-        self._poll_at = float("inf")
-        self._queue = world.sqs.queues[WORKER_CONTROL.name]
-        self._queue.on_visible = self._look_in
+        self._sources = [
+            EventSource(self, WORKER_CONTROL, "worker_control", world.people.handled),
+            EventSource(self, ORDER_TASKS, "order_tasks", lambda _: None),
+        ]
 
     def start(self) -> None:
         """Start the schedules."""
@@ -131,30 +135,45 @@ class Functions:
         self.world.count("function timed out")
         self.world.loop.kill(actor)
 
+
+class EventSource:
+    """Polls one queue and hands its messages to one function, as Lambda does."""
+
+    def __init__(self, functions: Functions, spec: Queue, name: str, handled: Callable[[str], None]) -> None:
+        self._functions = functions
+        self._world = functions.world
+        self._name = name
+        self._arn = f"arn:aws:sqs:us-east-1:000000000000:{spec.name}"
+        self._handled = handled
+        self._poll: Timer | None = None
+        self._poll_at = float("inf")
+        self._queue = self._world.sqs.queues[spec.name]
+        self._queue.on_visible = self._look_in
+
     def _look_in(self, seconds: float) -> None:
         """Poll the queue in `seconds`, unless an earlier look is planned."""
-        at = self.world.loop.now + seconds
+        at = self._world.loop.now + seconds
         if self._poll is not None and self._poll_at <= at:
             return
         if self._poll is not None:
             self._poll.cancel()
         self._poll_at = at
-        self._poll = self.world.loop.after(seconds + self.world.rng.uniform(0.002, 0.05), self._receive)
+        self._poll = self._world.loop.after(seconds + self._world.rng.uniform(0.002, 0.05), self._receive)
 
     def _receive(self) -> None:
         self._poll, self._poll_at = None, float("inf")
-        batch = self._queue.receive(self.world.rng.choice((1, 2, BATCH_RECORDS)))
+        batch = self._queue.receive(self._world.rng.choice((1, 2, BATCH_RECORDS)))
         if not batch:
             return
         self._deliver(batch)
         if self._queue.duplicates > 0:
             self._queue.duplicates -= 1
-            self.world.count("sqs duplicate")
-            self.world.loop.after(self.world.rng.choice((0.0, 0.01, 1.0)), lambda: self._deliver(batch))
+            self._world.count("sqs duplicate")
+            self._world.loop.after(self._world.rng.choice((0.0, 0.01, 1.0)), lambda: self._deliver(batch))
         self._queue.look_again()
 
     def _deliver(self, batch: list[Message]) -> None:
-        event = {"Records": [record(message.received(), _ARN, "us-east-1") for message in batch]}
+        event = {"Records": [record(message.received(), self._arn, "us-east-1") for message in batch]}
         sent = [message.message_id for message in batch]
         handles = {message.message_id: message.handle for message in batch}
 
@@ -162,7 +181,7 @@ class Functions:
             failed = failed_records(answer, sent)
             for message_id in sent:
                 if message_id not in failed and self._queue.delete(handles[message_id]):
-                    self.world.people.handled(message_id)
+                    self._handled(message_id)
             self._queue.look_again()
 
-        self._run("worker_control", event, done)
+        self._functions._run(self._name, event, done)

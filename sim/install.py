@@ -8,13 +8,16 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from lambdas import telemetry, wiring
+from lambdas.order_tasks import handler as order_tasks
 from muster import blueprint
 from muster import keys as core_keys
+from muster.brokers import backoff
 from muster.launchers import ecs as ecs_launcher
+from sim import threads
 from sim.ecs_world import SIM_MUTATE, SIM_READ
 from sim.functions import HANDLER_MODULES
 from sim.workers import SimControl, SimHeart
-from worker import boot
+from worker import boot, broker, inbox, link
 
 SIM_BUCKETS = 4
 
@@ -36,6 +39,12 @@ def installed() -> Iterator[None]:
             (blueprint, "INDEX_BUCKETS", SIM_BUCKETS),
             (core_keys, "INDEX_BUCKETS", SIM_BUCKETS),
             (wiring, "_wiring", None),
+            (broker, "threading", threads),
+            (link, "threading", threads),
+            *((module, "say", lambda message: None) for module in (broker, inbox, link)),  # noqa: ARG005
+            (backoff, "random", threads),
+            (order_tasks, "ThreadPoolExecutor", threads.Executor),
+            (order_tasks, "_count", lambda seen, looks: None),  # noqa: ARG005
         ):
             stack.enter_context(patch.object(target, name, new))
         for module in HANDLER_MODULES:

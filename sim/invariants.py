@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sim.audit import Invariant
 from sim.liveness import Accounted, Budget, NoOrphans, NoSurprise, PoolSize, Quiet, Whole
+from sim.order_rules import OneSession, OrderAsked, OrderOnce, OrderTruth, OrderUnderLease
 from sim.safety import (
     BrokerOrder,
     ClaimsSettled,
@@ -33,4 +34,9 @@ INVARIANTS: list[type[Invariant]] = [
     Budget,
     Quiet,
     NoSurprise,
+    OrderOnce,
+    OrderAsked,
+    OrderUnderLease,
+    OrderTruth,
+    OneSession,
 ]

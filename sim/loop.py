@@ -41,6 +41,7 @@ class Actor:
         self.dead = False
         self.frozen_until = 0.0  #: SIGSTOP, GC, a paused virtual machine
         self.cut_off_until = 0.0  #: cannot reach the store
+        self.held_until = 0.0  #: one of its threads hangs
         self.threads: list[greenlet] = []
 
 

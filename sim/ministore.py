@@ -27,6 +27,17 @@ class _Set(dict[str, None]):
         return _Set(self)
 
 
+class _Stream(dict[str, list[str]]):
+    """Entries by id, oldest first; `last` is the newest id there ever was."""
+
+    last = (0, 0)
+
+    def copy(self) -> _Stream:
+        copied = _Stream(self)
+        copied.last = self.last
+        return copied
+
+
 class _ZSet(dict[str, float]):
     def copy(self) -> _ZSet:
         return _ZSet(self)
@@ -285,7 +296,10 @@ class MiniStore:
 
     def zrangebyscore(self, key: str, low: str, high: str, *limit: str) -> list[str]:
         value = self._live(key) or _ZSet()
-        found = [m for m in value.ordered() if float(low) <= value[m] <= float(high)]
+        least, most = float(low), float(high.removeprefix("("))
+        found = [m for m in value.ordered() if least <= value[m] <= most]
+        if high.startswith("("):
+            found = [m for m in found if value[m] < most]
         return found[: int(limit[2])] if limit else found
 
     def zrangebylex(self, key: str, low: str, high: str, *limit: str) -> list[str]:
@@ -337,8 +351,34 @@ class MiniStore:
         value = self._live(key) or []
         return list(value[int(start) :] if stop == "-1" else value[int(start) : int(stop) + 1])
 
+    def xadd(self, key: str, id_: str, *pairs: str) -> str:
+        assert id_ == "*"
+        stream = self._make(key, _Stream)
+        last_ms, last_number = stream.last
+        stream.last = (self._ms(), 0) if self._ms() > last_ms else (last_ms, last_number + 1)
+        name = "{}-{}".format(*stream.last)
+        stream[name] = list(pairs)
+        return name
+
+    def xlen(self, key: str) -> int:
+        return len(self._live(key) or ())
+
+    def xread(self, _count: str, most: str, _streams: str, key: str, after: str) -> list[Any]:
+        stream = self._live(key) or {}
+        found = [[name, pairs] for name, pairs in stream.items() if _stream_id(name) > _stream_id(after)]
+        return [[key, found[: int(most)]]] if found else []
+
+    def xdel(self, key: str, *names: str) -> int:
+        stream = self._live(key) or {}
+        return sum(stream.pop(name, None) is not None for name in names)
+
     def wait(self, replicas: str, timeout_ms: str) -> int:
         raise AssertionError(f"WAIT {replicas} {timeout_ms} is the business of whoever knows the replicas")
+
+
+def _stream_id(name: str) -> tuple[int, int]:
+    ms, _, number = name.partition("-")
+    return int(ms), int(number)
 
 
 _COMMANDS: dict[str, Callable[..., Any]] = {
@@ -382,6 +422,10 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
         "llen",
         "ltrim",
         "lrange",
+        "xadd",
+        "xlen",
+        "xread",
+        "xdel",
         "wait",
     ]
 } | {"DEL": MiniStore.delete}

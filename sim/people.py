@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from muster.blueprint import POOL_CLAIM, WORKER_CONTROL, WORKER_CONTROL_DLQ
+from muster.blueprint import ORDER_TASKS_DLQ, WORKER_CONTROL, WORKER_CONTROL_DLQ
 from muster.commands import Action, Command
 from sim.plan import Wish
 from sim.sqs_world import Message, SimQueue
@@ -40,6 +40,10 @@ class People:
         world.sqs.on_dead_letter = self._dead
 
     def grant(self, wish: Wish) -> None:
+        if wish.action in ("order", "cancel"):
+            if self._world.trading is not None:
+                self._world.trading.grant(wish)
+            return
         if wish.action == "redrive":
             moved = self._world.sqs.redrive(WORKER_CONTROL_DLQ.name, WORKER_CONTROL.name)
             self._world.trace("person", "redrive", str(moved))
@@ -53,6 +57,7 @@ class People:
             user_id=wish.user,
             command_id=f"c-{next(self._numbers):03d}-{wish.action}",
             issued_at=datetime.fromtimestamp(round(self._world.loop.now, 3), UTC),
+            credentials_ref=f"secret-{wish.user}" if self._world.trading and wish.action != "stop" else "",
         )
         self._world.trace("person", wish.action, wish.user, command.command_id)
 
@@ -68,7 +73,9 @@ class People:
     def sent(self, queue: SimQueue, message: Message) -> None:
         """A queue has accepted a message."""
         self._world.trace("sqs", "accepted", queue.spec.name, message.message_id)
-        if queue.spec.name == POOL_CLAIM.name:
+        if queue.spec.name == ORDER_TASKS_DLQ.name and self._world.trading is not None:
+            self._world.trading.dead_letter(queue, message)
+        if queue.spec.name not in (WORKER_CONTROL.name, WORKER_CONTROL_DLQ.name):
             return
         body = json.loads(message.body)
         command_id = body.get("command_id", message.message_id)
@@ -86,6 +93,8 @@ class People:
         if sent is not None and sent.state != "dead":
             sent.state = "done"
 
-    def _dead(self, queue: SimQueue, message: Message) -> None:  # noqa: ARG002
+    def _dead(self, queue: SimQueue, message: Message) -> None:
+        if self._world.trading is not None:
+            self._world.trading.dead_letter(queue, message)
         if sent := self.commands.get(self._command_of.get(message.message_id, "")):
             sent.state = "dead"

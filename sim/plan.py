@@ -17,7 +17,7 @@ class Wish:
     """Something a person does. `late` is how long the message is on its way to the queue."""
 
     at: float
-    action: str  #: start, stop, restart, redrive, garbage
+    action: str  #: start, stop, restart, redrive, garbage; order, cancel where people trade
     user: str = ""
     late: float = 0.0
 
@@ -56,6 +56,7 @@ class Plan:
     duration: float
     wishes: tuple[Wish, ...]
     faults: tuple[Fault, ...]
+    trading: bool = False  #: sessions are the real broker's, and people order
 
     def without_faults(self, *numbers: int) -> Plan:
         kept = tuple(fault for n, fault in enumerate(self.faults) if n not in numbers)
@@ -77,7 +78,7 @@ def make_plan(seed: int) -> Plan:
     duration = rng.uniform(120.0, 330.0)
     lossy = rng.random() < 0.35
     wishes = _wishes(rng, users, duration)
-    return Plan(
+    plan = Plan(
         seed=seed,
         lossy=lossy,
         claims_on_valkey=rng.random() < 0.5,
@@ -87,6 +88,9 @@ def make_plan(seed: int) -> Plan:
         wishes=wishes,
         faults=_faults(rng, wishes, users, duration, lossy=lossy),
     )
+    from sim.trading_plan import with_trading
+
+    return with_trading(plan)
 
 
 def _wishes(rng: Random, users: int, duration: float) -> tuple[Wish, ...]:

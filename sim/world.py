@@ -14,7 +14,13 @@ from typing import Any
 from lambdas import wiring
 from muster import keys
 from muster import store as core_store
-from muster.blueprint import POOL_CLAIM, WORKER_CONTROL, WORKER_CONTROL_DLQ
+from muster.blueprint import (
+    ORDER_TASKS,
+    ORDER_TASKS_DLQ,
+    POOL_CLAIM,
+    WORKER_CONTROL,
+    WORKER_CONTROL_DLQ,
+)
 from muster.budget import CallBudget, Priority
 from muster.claims import SqsChannel, ValkeyChannel
 from muster.deps import Deps
@@ -23,6 +29,7 @@ from muster.launchers import ecs as ecs_launcher
 from muster.model import Assignment
 from muster.queues import SqsCommands
 from muster.settings import Settings
+from sim import threads
 from sim.audit import HOOKS, Invariant, first_gap
 from sim.ecs_world import EcsWorld, SimTask
 from sim.faults import heal, strike
@@ -33,6 +40,7 @@ from sim.people import People
 from sim.plan import START, Fault, Plan
 from sim.sqs_world import SqsWorld
 from sim.store_world import Backend, SimClient, StoreWorld
+from sim.trading import Trading, TradingSession
 from sim.workers import FLIGHT_S, SimSession, SimWorker
 
 #: How long the system may take to be whole again: a task that never starts is given 30 minutes, then backoff.
@@ -84,6 +92,7 @@ class World:
         self.people = People(self)
         self.sqs.queues[POOL_CLAIM.name].on_visible = lambda seconds: self._wake_later(seconds)
         self.ecs: EcsWorld = EcsWorld(self)
+        self.trading: Trading | None = Trading(self) if plan.trading else None
         self.functions: Functions = Functions(self)
         self.invariants: list[Invariant] = [kind(self) for kind in INVARIANTS]
         self.script_names = _script_names()
@@ -94,6 +103,7 @@ class World:
     def run(self) -> None:
         """Live through the plan, heal, settle, be quiet, and be judged."""
         wiring.use(self._wiring())
+        threads.use(self)
         loop, plan = self.loop, self.plan
         for wish in plan.wishes:
             loop.after(wish.at, partial(self.people.grant, wish))
@@ -161,10 +171,11 @@ class World:
         assert actor is not None, f"{service} {name} outside of an actor"
         if actor.dead:
             raise Killed
-        mode, amount = self._struck(actor) if self.armed else ("", 0.0)
+        mode, amount = self._struck(actor, name) if self.armed else ("", 0.0)
         if mode == "crash_before":
             self._crash(actor)
         if mode == "pause":
+            actor.held_until = max(actor.held_until, self.loop.now + amount)
             self.loop.sleep(amount)
         self.loop.sleep(self._latency())
         reach()
@@ -188,10 +199,10 @@ class World:
         draw = self.rng.random()
         return 0.0005 + draw * 0.003 if draw < 0.97 else (draw - 0.97) * 40.0
 
-    def _struck(self, actor: Actor) -> tuple[str, float]:
+    def _struck(self, actor: Actor, name: str) -> tuple[str, float]:
         for entry in self.armed:
             fault: Fault = entry[0]
-            if fault.target == actor.kind:
+            if fault.target in (actor.kind, name):
                 if entry[1] > 0:
                     entry[1] -= 1
                     continue
@@ -211,14 +222,16 @@ class World:
             queue_worker_control=WORKER_CONTROL.name,
             queue_worker_control_dlq=WORKER_CONTROL_DLQ.name,
             queue_pool_claim=POOL_CLAIM.name,
+            queue_order_tasks=ORDER_TASKS.name,
+            queue_order_tasks_dlq=ORDER_TASKS_DLQ.name,
             pool=self.pool,
             pool_target=self.plan.pool_target,
             version=self.version,
         )
         repair = self._launcher(Priority.REPAIR)
-        none: Any = None
+        orders: Any = self.trading.deps() if self.trading is not None else None
         return wiring.Wiring(
-            settings, self.sqs, self.deps, self.functions.invoke_batches, repair.tasks_on, none
+            settings, self.sqs, self.deps, self.functions.invoke_batches, repair.tasks_on, orders
         )
 
     def _launcher(self, priority: Priority) -> ecs_launcher.EcsLauncher:
@@ -261,8 +274,11 @@ class World:
         self.loop.after(0.0, lambda: worker.spawn(worker.main))
         return worker
 
-    def session(self, worker: SimWorker) -> SimSession:
-        return SimSession(worker, self.session_trouble.pop(0) if self.session_trouble else "")
+    def session(self, worker: SimWorker) -> SimSession | TradingSession:
+        trouble = self.session_trouble.pop(0) if self.session_trouble else ""
+        if self.trading is not None:
+            return self.trading.session(worker, trouble)
+        return SimSession(worker, trouble)
 
     def exited(self, worker: SimWorker, code: int) -> None:
         self.loop.kill(worker)
@@ -323,7 +339,7 @@ class World:
 
     def audit_script(self, words: tuple[Any, ...], reply: Any) -> None:
         name = self.script_names[words[1]]
-        if name == "reserve_slot":
+        if name in ("reserve_slot", "accept_order", "cancel_order"):
             self.wake_waiters()
         keys = words[3 : 3 + words[2]]
         self.audit("script", name, keys, words[3 + words[2] :], reply)

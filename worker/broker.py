@@ -141,7 +141,7 @@ class BrokerSession:
         """What happened while nobody listened: the orders that are open there, and those open only here."""
         there = {order.client_order_id: order for order in self._asked(broker.open_orders)}
         here = self._stored(open_order_ids(self._user))[0]
-        for order_id in here - there.keys():
+        for order_id in sorted(here - there.keys()):
             ended = self._asked(partial(broker.get, order_id))
             if ended is not None:
                 there[order_id] = ended

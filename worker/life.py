@@ -113,9 +113,10 @@ def _answer(me: Me, delivery: Delivery) -> Generator[Effect, Any, Assignment | E
         return Exit.DONE
     given = claim.assignment()
     taken = yield from _take(me, given)
-    if taken != "taken" and me.stopping():
+    if taken not in ("taken", "stale", "duplicate"):
+        # Nobody has said that this claim is over: the store was away, or the predecessor does not let go.
         _quietly(me, delivery.give_back)
-        return Exit.DONE
+        return Exit.DONE if me.stopping() else None
     # The message goes only now: a crash before this line lets another worker have the claim.
     _quietly(me, delivery.done)
     return given if taken == "taken" else None

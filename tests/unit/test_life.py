@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from muster import keys, steps
@@ -10,6 +12,7 @@ from muster.claims import Claim, Delivery
 from muster.errors import TryLater
 from muster.lifecycle import Outcome
 from muster.model import Assignment, Cause, Via
+from muster.store import Step
 from muster.warm_pool import manage
 from tests.worlds import HandWorker, VirtualTime, World, command, pop_claim, virtual_world
 from worker.exits import Exit
@@ -158,6 +161,30 @@ def test_a_worker_told_to_stop_while_it_waits_for_its_predecessor_gives_the_clai
     second.told_to_stop = True
     second.go_on()
     assert (second.exit, receipt.fate) == (Exit.DONE, "given back")
+
+
+def test_a_claim_is_given_back_by_a_worker_that_cannot_reach_the_store(
+    wt: tuple[World, VirtualTime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed 197: cut off between leaving the pool and the mark, it deleted a claim nobody served."""
+    w, clock = wt
+    worker = pool_worker(w, clock, "w1")
+    receipt = Receipt(start_and_pop(w).to_json())
+    real = w.store.run
+
+    def cut_off(*wanted: Step[Any]) -> list[Any]:
+        if any(step.script is not None and step.script.stem == "take_mark" for step in wanted):
+            raise TryLater("Valkey is away")
+        return real(*wanted)
+
+    monkeypatch.setattr(w.store, "run", cut_off)
+    worker.go_on(receipt.delivery)
+    while not isinstance(worker.effect, AwaitClaim):
+        assert receipt.fate == "in hand"
+        clock.advance(1)
+        worker.go_on()
+    assert receipt.fate == "given back"
+    assert worker.exit is None
 
 
 @pytest.mark.parametrize(
