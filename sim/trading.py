@@ -107,7 +107,7 @@ class Trading:
 
         def fire() -> None:
             self._planned.discard(name)
-            body = check.model_dump_json()
+            body = check.body()
             dedup = sha256(body.encode()).hexdigest()
             self.world.sqs.queues[ORDER_TASKS.name].put(body, check.order_id, dedup)
 
