@@ -2,7 +2,9 @@
 
 Every module offers push(numbers), and work() that never returns. The task is the same for all: note that
 job n ran, when, and in which process. All run with the settings that make them fast: no results kept,
-many jobs in flight where they can, polling as short as is sensible.
+many jobs in flight where they can, polling as short as is sensible. huey forgets a job as soon as a worker
+has it; so does persist-queue without acknowledgement (`persist-queue-bare`): a list on disk rather than a job
+queue, measured for the record and left out of the goals.
 """
 
 HIT = """
@@ -164,6 +166,24 @@ def work():
     _huey.create_consumer(workers=1, periodic=False, initial_delay=0.005, max_delay=0.01).run()
 """,
     "persist-queue": """
+import time
+from persistqueue import SQLiteAckQueue
+from persistqueue.exceptions import Empty
+_queue = SQLiteAckQueue(PATH, auto_commit=True, multithreading=True)
+def push(numbers):
+    for n in numbers:
+        _queue.put(n)
+def work():
+    while True:
+        try:
+            n = _queue.get(block=False)
+        except Empty:
+            time.sleep(0.005)
+            continue
+        hit(n)
+        _queue.ack(n)
+""",
+    "persist-queue-bare": """
 import time
 from persistqueue import SQLiteQueue
 from persistqueue.exceptions import Empty

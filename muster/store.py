@@ -24,6 +24,7 @@ from muster.errors import TryLater
 T = TypeVar("T")
 
 _LUA = Path(__file__).parent / "lua"
+_AWAY = (RedisConnectionError, RedisTimeoutError, ReadOnlyError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,12 @@ class Store:
 
     def one(self, step: Step[T]) -> T:
         """Run one step in one round trip."""
-        return self.run(step)[0]  # type: ignore[no-any-return]
+        try:
+            return step.parse(self.client.execute_command(*_words(step)))
+        except NoScriptError:
+            return self.run(step)[0]  # type: ignore[no-any-return]
+        except _AWAY as away:
+            raise TryLater(f"Valkey is away ({away}); the command comes back by itself") from away
 
     def run_durably(self, *steps: Step[Any]) -> list[Any]:
         """As `run`, for the steps that fence: where the store can lose writes, wait for a replica too.
@@ -124,11 +130,11 @@ class Store:
                 again = self._send([steps[i] for i in missing])
                 for i, reply in zip(missing, again, strict=True):
                     replies[i] = reply
-        except (RedisConnectionError, RedisTimeoutError, ReadOnlyError) as away:
+        except _AWAY as away:
             raise TryLater(f"Valkey is away ({away}); the command comes back by itself") from away
         for reply in replies:
             # A script that is gone again right after it was loaded: the server was replaced in between.
-            if isinstance(reply, (RedisConnectionError, RedisTimeoutError, ReadOnlyError, NoScriptError)):
+            if isinstance(reply, (*_AWAY, NoScriptError)):
                 raise TryLater(f"Valkey is away ({reply}); the command comes back by itself") from reply
             if isinstance(reply, Exception):
                 raise reply

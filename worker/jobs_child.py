@@ -30,7 +30,7 @@ from muster.jobs.ports import WorkPool
 from muster.scrub import guard
 from worker.jobs_backend import open_jobs
 from worker.jobs_context import Context, JobCancelled, WorkerLeaving, peak_memory_mb, resolve
-from worker.jobs_slot import Current, Slot
+from worker.jobs_slot import Slot
 
 _LONGEST_WAIT_S = 0.5  # an idle child looks this often for its parent, the stop flag and delayed jobs
 _HAND_IN_AFTER_S = 0.05  # a finished result of a batch waits no longer than this for its siblings
@@ -141,7 +141,7 @@ class Child:
     def _run(self, job: WorkItem) -> None:
         started = time.monotonic()
         limit = job.time_limit if job.time_limit is not None else self._options.time_limit
-        self._slot.begin(Current(job.id, job.token, started, limit))
+        self._slot.begin(job.id, job.token, started, limit)
         claim = [(job.id, job.token)]
         try:
             ctx = Context(job, self._pool, self._slot, self._options.results)

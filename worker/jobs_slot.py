@@ -47,11 +47,11 @@ class Slot:
 
     # Written by the child.
 
-    def begin(self, current: Current) -> None:
+    def begin(self, job_id: str, token: int, started: float, limit: float) -> None:
         """The id goes in last: whoever sees it also sees the rest."""
         self._begun += 1
-        _DETAILS.pack_into(self._page, _TOKEN, current.token, current.started, current.limit, self._begun)
-        _INT.pack_into(self._page, _JOB, int(current.job_id))
+        _DETAILS.pack_into(self._page, _TOKEN, token, started, limit, self._begun)
+        _INT.pack_into(self._page, _JOB, int(job_id))
 
     def end(self) -> None:
         _INT.pack_into(self._page, _JOB, 0)

@@ -53,7 +53,8 @@ def _open(url: str, clock: Clock) -> tuple[WorkBackend, RegistrationBackend]:
             path = unquote(parts.path)[1:] or ".muster/jobs.db"
             if synchronous not in ("full", "normal"):
                 raise Refused(f"synchronous={synchronous} is not known; use full or normal")
-            from muster.jobs.sqlite import SQLiteFile, SQLiteWork
+            from muster.jobs.sqlite import SQLiteWork
+            from muster.jobs.sqlite_file import SQLiteFile
             from muster.jobs.sqlite_workers import SQLiteRegistration
 
             file = SQLiteFile(Path(path), synchronous)
@@ -68,13 +69,10 @@ def _open(url: str, clock: Clock) -> tuple[WorkBackend, RegistrationBackend]:
 
 def _open_valkey(url: str, clock: Clock) -> tuple[WorkBackend, RegistrationBackend]:
     # Imported here: the client costs 38 MB, which a worker on SQLite need not pay.
-    import redis
-
     from muster.jobs.valkey import ValkeyWork
     from muster.jobs.valkey_client import DirectClient
     from muster.jobs.valkey_workers import ValkeyRegistration
     from muster.store import Store
 
-    client = redis.Redis.from_url(url.replace("valkey", "redis", 1), decode_responses=True)
-    store = Store(DirectClient(client))
+    store = Store(DirectClient.from_url(url.replace("valkey", "redis", 1)))
     return ValkeyWork(store, clock), ValkeyRegistration(store, clock)

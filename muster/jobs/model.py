@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 HEARTBEAT = timedelta(seconds=30)  #: a worker says it is alive this often
 STALE_AFTER = 2 * HEARTBEAT  #: no heartbeat for this long: the worker is lost
@@ -119,8 +119,7 @@ class WorkItem:
     checkpoint: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):
     """A result to hand in, with the token of the claim it was made under."""
 
     id: str
@@ -128,8 +127,7 @@ class Finished:
     result: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """The answer of one turn: which results were accepted (in order), and the jobs claimed next."""
 
     accepted: list[bool]

@@ -1,23 +1,13 @@
-"""Jobs in one SQLite file, safe over any number of processes on one machine.
-
-WAL, so that readers never wait; every write is one short IMMEDIATE transaction, so that two
-processes queue for the file instead of failing half way. The token check of each update is what
-makes a claim exclusive. `synchronous=FULL` by default: a job that was accepted survives a power cut.
-"""
+"""Jobs in one SQLite file. The token check of each update is what makes a claim exclusive."""
 
 from __future__ import annotations
 
-import json
-import os
 import sqlite3
-import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from muster.clock import Clock
-from muster.errors import TryLater
 from muster.jobs.model import (
     Claims,
     Counts,
@@ -36,77 +26,26 @@ from muster.jobs.model import (
     settle,
 )
 from muster.jobs.ports import _VISIBILITY, WorkPool
-
-#: `run_at` is NULL once a job is due, so the index of due jobs holds nothing else and a claim reads one row.
-#: There is no index of finished jobs: ids rise with time, so trimming walks the oldest end of the table.
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS work_pool (
-    id INTEGER PRIMARY KEY,
-    pool_name TEXT NOT NULL,
-    kind TEXT NOT NULL,
-    data TEXT NOT NULL,
-    status TEXT NOT NULL DEFAULT 'pending',
-    rank INTEGER NOT NULL DEFAULT 0,
-    run_at REAL,
-    claimed_by TEXT,
-    claimed_at REAL,
-    visible_until REAL,
-    token INTEGER NOT NULL DEFAULT 0,
-    attempts INTEGER NOT NULL DEFAULT 0,
-    max_retries INTEGER NOT NULL,
-    cancel_requested INTEGER NOT NULL DEFAULT 0,
-    dedup TEXT,
-    time_limit REAL,
-    parent TEXT,
-    progress TEXT,
-    checkpoint TEXT,
-    result TEXT,
-    error TEXT,
-    created_at REAL NOT NULL,
-    finished_at REAL
-);
-CREATE INDEX IF NOT EXISTS work_pool_ready ON work_pool(pool_name, rank, id)
-    WHERE status = 'pending' AND run_at IS NULL;
-CREATE INDEX IF NOT EXISTS work_pool_delayed ON work_pool(pool_name, run_at)
-    WHERE status = 'pending' AND run_at IS NOT NULL;
-CREATE INDEX IF NOT EXISTS work_pool_claimed ON work_pool(pool_name, claimed_by)
-    WHERE status = 'claimed';
-CREATE INDEX IF NOT EXISTS work_pool_poisoned ON work_pool(pool_name) WHERE status = 'poisoned';
-CREATE UNIQUE INDEX IF NOT EXISTS work_pool_dedup ON work_pool(pool_name, dedup)
-    WHERE dedup IS NOT NULL AND status IN ('pending', 'claimed');
-CREATE TABLE IF NOT EXISTS pool_settings (
-    pool_name TEXT PRIMARY KEY,
-    settings TEXT NOT NULL DEFAULT '{}',
-    late INTEGER NOT NULL DEFAULT 0
-);
-CREATE TABLE IF NOT EXISTS last_trim (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), newest_id INTEGER);
-CREATE TABLE IF NOT EXISTS worker_registry (
-    worker_id TEXT PRIMARY KEY,
-    status TEXT NOT NULL DEFAULT 'active',
-    host TEXT,
-    pid INTEGER,
-    capabilities TEXT NOT NULL,
-    pool_id TEXT,
-    started_at REAL NOT NULL,
-    last_heartbeat REAL NOT NULL,
-    metadata TEXT NOT NULL DEFAULT '{}'
-);
-CREATE INDEX IF NOT EXISTS worker_registry_status ON worker_registry(status);
-"""
+from muster.jobs.sqlite_file import POLL_S, SQLiteFile
+from muster.jobs.text import decode, encode
 
 _COLUMNS = (
     "id, kind, data, status, attempts, max_retries, token, claimed_by, claimed_at, rank, run_at, created_at,"
     " finished_at, cancel_requested, dedup, time_limit, parent, result, error, progress, checkpoint"
 )
-_READY = "FROM work_pool WHERE pool_name = ?1 AND status = 'pending' AND run_at IS NULL"
-_DELAYED = "FROM work_pool WHERE pool_name = ?1 AND status = 'pending' AND run_at IS NOT NULL"
-_PROMOTE = """UPDATE work_pool SET run_at = NULL
-    WHERE pool_name = ? AND status = 'pending' AND run_at IS NOT NULL AND run_at <= ?"""
+_OPEN = "FROM work_pool WHERE pool_name = ?1 AND finished_at IS NULL AND status ="
+_READY = f"{_OPEN} 'pending' AND run_at IS NULL"
+_DELAYED = f"{_OPEN} 'pending' AND run_at IS NOT NULL"
+_HELD = f"{_OPEN} 'claimed'"
+_PROMOTE = f"UPDATE work_pool SET run_at = NULL WHERE id IN (SELECT id {_DELAYED} AND run_at <= ?2)"  # noqa: S608
 _CLAIM_SET = """UPDATE work_pool SET status = 'claimed', claimed_by = ?2, claimed_at = ?3, visible_until = ?4,
     attempts = attempts + 1, token = token + 1 WHERE id"""
 _NEXT = f"(SELECT id {_READY} ORDER BY rank, id LIMIT"  # one job needs no temporary table, hence two forms
-_CLAIM_ONE = f"{_CLAIM_SET} = {_NEXT} 1) RETURNING {_COLUMNS}"
-_CLAIM = f"{_CLAIM_SET} IN {_NEXT} ?5) RETURNING {_COLUMNS}"
+_CLAIMED = (
+    "id, kind, data, attempts, max_retries, token, rank, created_at, dedup, time_limit, parent, checkpoint"
+)
+_CLAIM_ONE = f"{_CLAIM_SET} = {_NEXT} 1) RETURNING {_CLAIMED}"
+_CLAIM = f"{_CLAIM_SET} IN {_NEXT} ?5) RETURNING {_CLAIMED}"
 _COMPLETE = """UPDATE work_pool SET status = 'done', result = ?, finished_at = ?
     WHERE id = ? AND pool_name = ? AND status = 'claimed' AND token = ?"""
 _PROMOTE_EVERY_S = 0.02  # how late a delayed job may be while others keep the pool busy
@@ -114,51 +53,8 @@ _ID_DIGITS = 18  # more do not fit the column, so no job has them
 #: Also over a trim of the newest job: an id used twice would let a dead claim's token match again.
 _LAST_ID = """SELECT max(coalesce((SELECT max(id) FROM work_pool), 0),
     coalesce((SELECT newest_id FROM last_trim), 0))"""
-_POLL_S = 0.002  # `wait` looks this often whether another process wrote: one page read, no lock
 
 Rows = list[tuple[Any, ...]]
-
-
-class SQLiteFile:
-    """One connection per thread and process to one file: neither may be shared with SQLite."""
-
-    def __init__(self, path: Path, synchronous: str = "FULL", busy: float = 60.0) -> None:
-        self.path = path
-        self._synchronous = synchronous.upper()
-        self._busy = busy
-        self._local = threading.local()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.connection.executescript(SCHEMA)
-
-    @property
-    def connection(self) -> sqlite3.Connection:
-        pid, connection = getattr(self._local, "of", (0, None))
-        if connection is None or pid != os.getpid():
-            connection = sqlite3.connect(self.path, timeout=self._busy, isolation_level=None)
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-            self._local.of = (os.getpid(), connection)
-        return connection
-
-    def write(self) -> _Transaction:
-        """One transaction that has the write lock from its start, so it can never fail half way for it."""
-        return _Transaction(self)
-
-
-class _Transaction:
-    def __init__(self, file: SQLiteFile) -> None:
-        self._file = file
-        self._connection = file.connection
-
-    def __enter__(self) -> sqlite3.Connection:
-        try:
-            self._connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as busy:
-            raise TryLater(f"{self._file.path} stayed locked; it comes back by itself ({busy})") from busy
-        return self._connection
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._connection.execute("COMMIT" if kind is None else "ROLLBACK")
 
 
 class SQLitePool(WorkPool):
@@ -180,8 +76,7 @@ class SQLitePool(WorkPool):
             for new in jobs:
                 if new.dedup is not None:
                     known = db.execute(
-                        "SELECT id FROM work_pool WHERE pool_name = ? AND dedup = ?"
-                        " AND status IN ('pending', 'claimed')",
+                        "SELECT id FROM work_pool WHERE pool_name = ? AND dedup = ? AND finished_at IS NULL",
                         (self.name, new.dedup),
                     ).fetchone()
                     twin = known[0] if known else fresh.get(new.dedup)
@@ -193,7 +88,7 @@ class SQLitePool(WorkPool):
                     fresh[new.dedup] = last
                 ids.append(str(last))
                 run_at = now + new.delay if new.delay > 0 else None
-                row = (last, self.name, new.kind, json.dumps(new.data), -new.priority, run_at)
+                row = (last, self.name, new.kind, encode(new.data), -new.priority, run_at)
                 rows.append((*row, new.max_retries, new.dedup, new.time_limit, new.parent, now))
             db.executemany(
                 "INSERT INTO work_pool (id, pool_name, kind, data, rank, run_at, max_retries, dedup,"
@@ -215,16 +110,17 @@ class SQLitePool(WorkPool):
         accepted, rows = [], []
         with self._file.write() as db:
             for done in finished:
-                result = None if done.result is None else json.dumps(done.result)
-                changed = db.execute(_COMPLETE, (result, now, int(done.id), self.name, done.token)).rowcount
+                changed = db.execute(
+                    _COMPLETE, (_text(done.result), now, int(done.id), self.name, done.token)
+                ).rowcount
                 accepted.append(changed == 1)
             if False in accepted:
                 self._late(db, accepted.count(False))
             if claim:
                 rows = self._claim(db, (self.name, worker_id, now, now + visibility), claim)
         if len(rows) > 1:
-            rows.sort(key=lambda row: (row[9], row[0]))
-        return Turn(accepted, [self._item(row) for row in rows])
+            rows.sort(key=lambda row: (row[6], row[0]))
+        return Turn(accepted, [self._claimed(row, worker_id, now) for row in rows])
 
     def settle(
         self, claims: Sequence[tuple[str, int]], verdict: Verdict, error: str | None = None
@@ -233,16 +129,16 @@ class SQLitePool(WorkPool):
             return [self._settle(db, int(job_id), token, verdict, error) for job_id, token in claims]
 
     def release_by_worker(self, worker_id: str) -> int:
-        return self._release("claimed_by = ?", worker_id, f"worker {worker_id} was lost")
+        return self._release("claimed_by = ?2", worker_id, f"worker {worker_id} was lost")
 
     def release_expired(self) -> int:
-        return self._release("visible_until <= ?", self._clock.now(), "the claim was not extended in time")
+        return self._release("visible_until <= ?2", self._clock.now(), "the claim was not extended in time")
 
     def extend(self, worker_id: str, visibility: float = _VISIBILITY) -> Claims:
         rows = self._file.connection.execute(
-            "UPDATE work_pool SET visible_until = ? WHERE pool_name = ? AND status = 'claimed'"
-            " AND claimed_by = ? RETURNING id, token, cancel_requested",
-            (self._clock.now() + visibility, self.name, worker_id),
+            f"UPDATE work_pool SET visible_until = ?3 WHERE id IN (SELECT id {_HELD} AND claimed_by = ?2)"  # noqa: S608
+            " RETURNING id, token, cancel_requested",
+            (self.name, worker_id, self._clock.now() + visibility),
         ).fetchall()
         return [Held(str(job_id), token, bool(cancel)) for job_id, token, cancel in sorted(rows)]
 
@@ -306,9 +202,7 @@ class SQLitePool(WorkPool):
         return int(row[0])
 
     def running(self) -> int:
-        row = self._file.connection.execute(
-            "SELECT count(*) FROM work_pool WHERE pool_name = ? AND status = 'claimed'", (self.name,)
-        ).fetchone()
+        row = self._file.connection.execute(f"SELECT count(*) {_HELD}", (self.name,)).fetchone()
         return int(row[0])
 
     def counts(self) -> Counts:
@@ -318,9 +212,7 @@ class SQLitePool(WorkPool):
         )
         late = db.execute("SELECT late FROM pool_settings WHERE pool_name = ?", (self.name,)).fetchone()
         total = dict(rows.fetchall())
-        oldest = db.execute(
-            "SELECT min(created_at) FROM work_pool WHERE pool_name = ? AND status = 'pending'", (self.name,)
-        ).fetchone()[0]
+        oldest = db.execute(f"SELECT min(created_at) {_OPEN} 'pending'", (self.name,)).fetchone()[0]
         age = 0.0 if oldest is None else max(self._clock.now() - oldest, 0.0)
         return Counts(**total, late=late[0] if late else 0, oldest_pending_s=age)
 
@@ -332,7 +224,7 @@ class SQLitePool(WorkPool):
             if version != self._seen:
                 self._seen = version
                 return
-            time.sleep(_POLL_S)
+            time.sleep(POLL_S)  # one page is read, no lock is taken
 
     def trim(self, retention: float, poison_retention: float, keep: int) -> int:
         now = self._clock.now()
@@ -356,13 +248,13 @@ class SQLitePool(WorkPool):
         row = self._file.connection.execute(
             "SELECT settings FROM pool_settings WHERE pool_name = ?", (self.name,)
         ).fetchone()
-        return PoolSettings(**json.loads(row[0])) if row else PoolSettings()
+        return PoolSettings(**decode(row[0])) if row else PoolSettings()
 
     def configure(self, settings: PoolSettings) -> None:
         self._file.connection.execute(
             "INSERT INTO pool_settings (pool_name, settings) VALUES (?, ?)"
             " ON CONFLICT(pool_name) DO UPDATE SET settings = excluded.settings",
-            (self.name, json.dumps({"max_workers": settings.max_workers, "pin": settings.pin})),
+            (self.name, encode({"max_workers": settings.max_workers, "pin": settings.pin})),
         )
 
     def _claim(self, db: sqlite3.Connection, claim: tuple[Any, ...], count: int) -> Rows:
@@ -387,7 +279,7 @@ class SQLitePool(WorkPool):
         return bool(row[0])
 
     def _release(self, condition: str, value: str | float, error: str) -> int:
-        query = f"SELECT id, token FROM work_pool WHERE pool_name = ? AND status = 'claimed' AND {condition}"  # noqa: S608
+        query = f"SELECT id, token {_HELD} AND {condition}"
         if not self._file.connection.execute(query, (self.name, value)).fetchone():
             return 0
         with self._file.write() as db:
@@ -431,9 +323,17 @@ class SQLitePool(WorkPool):
             (self.name, count),
         )
 
+    def _claimed(self, row: tuple[Any, ...], worker_id: str, now: float) -> WorkItem:
+        job_id, kind, data, attempts, retries, token, rank, created, dedup, limit, parent, checkpoint = row
+        return WorkItem(
+            str(job_id), self.name, decode(data), kind, JobStatus.CLAIMED, attempts, retries, token,
+            worker_id, now, -rank, None, created, None, False, dedup, limit, parent,
+            checkpoint=_value(checkpoint),
+        )  # fmt: skip
+
     def _item(self, row: tuple[Any, ...]) -> WorkItem:
         return WorkItem(
-            str(row[0]), self.name, json.loads(row[2]), row[1], _STATUS[row[3]], row[4], row[5], row[6],
+            str(row[0]), self.name, decode(row[2]), row[1], _STATUS[row[3]], row[4], row[5], row[6],
             row[7], row[8], -row[9], row[10], row[11], row[12], bool(row[13]), row[14], row[15], row[16],
             _value(row[17]), row[18], _value(row[19]), _value(row[20]),
         )  # fmt: skip
@@ -460,8 +360,8 @@ class SQLiteWork:
 
 
 def _text(value: Any) -> str | None:
-    return None if value is None else json.dumps(value)
+    return None if value is None else encode(value)
 
 
 def _value(text: str | None) -> Any:
-    return None if text is None else json.loads(text)
+    return None if text is None else decode(text)

@@ -17,7 +17,7 @@ from muster.jobs.model import (
     Workers,
     WorkerStatus,
 )
-from muster.jobs.sqlite import SQLiteFile
+from muster.jobs.sqlite_file import SQLiteFile
 
 _COLUMNS = (
     "worker_id, status, last_heartbeat, started_at, host, pid, capabilities, pool_id, metadata"  # one order

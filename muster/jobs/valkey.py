@@ -6,7 +6,6 @@ when a claim ends, never whether two claims can both count, which the token deci
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +29,7 @@ from muster.jobs.model import (
     WorkItem,
 )
 from muster.jobs.ports import _VISIBILITY, WorkPool
+from muster.jobs.text import decode, encode
 from muster.store import Step, Store, command, fields, tagged, text
 
 T = TypeVar("T")
@@ -39,6 +39,8 @@ _TURN = _LUA / "turn.lua"
 _POOLS = "jobs:pools"  # SET of the names of all pools
 _PAGE = 500
 _RETRY = (int(RETRY_FIRST.total_seconds() * 1000), int(RETRY_MAX.total_seconds() * 1000))
+_MOST = 1000  # jobs of one turn: Lua hands over no more than some thousand values at once
+_LOOK_EVERY_S = 0.02  # how late a delayed job may be while others keep the pool busy
 _STATUS = {status.value: status for status in JobStatus}
 
 
@@ -53,7 +55,9 @@ class ValkeyPool(WorkPool):
         self._wake = key["wake"]
         self._keys = key
         self._turn_keys = _pick(key, "ready delayed claimed job dedup stats wake")
+        self._turn_for = ""  # the worker whose keys these are, the held set last
         self._known = False
+        self._looked = 0.0  # when delayed jobs were last looked for
 
     def push_many(self, jobs: Sequence[NewJob]) -> Ids:
         if not jobs:
@@ -61,13 +65,9 @@ class ValkeyPool(WorkPool):
         now = self._clock.now()
         args: list[Any] = [int(now * 1e6)]
         for new in jobs:
-            body = {"d": new.data, "k": new.kind, "c": now}
-            if new.time_limit is not None:
-                body["l"] = new.time_limit
-            if new.parent is not None:
-                body["p"] = new.parent
+            body = (new.data, new.kind, now, new.time_limit, new.parent)
             run_at = int((now + new.delay) * 1000) if new.delay > 0 else 0
-            args += [new.dedup or "", run_at, new.max_retries, new.priority, json.dumps(body)]
+            args += [new.dedup or "", run_at, new.max_retries, new.priority, encode(body)]
         step = self._step(
             "push", "ready delayed job dedup ids seq wake", args, lambda r: [text(i) for i in r]
         )
@@ -85,17 +85,26 @@ class ValkeyPool(WorkPool):
         claim: int = 1,
         visibility: float = _VISIBILITY,
     ) -> Turn:
+        if len(finished) > _MOST:
+            first = self.turn(worker_id, finished[:_MOST], 0)
+            rest = self.turn(worker_id, finished[_MOST:], claim, visibility)
+            return Turn(first.accepted + rest.accepted, rest.claimed)
         now = self._clock.now()
-        args: list[Any] = [worker_id, int(now * 1000), int((now + visibility) * 1000), claim, len(finished)]
+        look = abs(now - self._looked) > _LOOK_EVERY_S
+        if look:
+            self._looked = now
+        until = int((now + visibility) * 1000)
+        args: list[Any] = [worker_id, int(now * 1000), until, min(claim, _MOST), int(look)]
         for done in finished:
-            args += [done.id, done.token, "" if done.result is None else json.dumps(done.result)]
-        keys = (*self._turn_keys, self._held(worker_id))
-        accepted, flat = self._store.one(Step(_TURN, keys, tuple(args), lambda reply: reply))
-        jobs = [
-            self._item(text(flat[i]), flat[i + 1], flat[i + 2], checkpoint=flat[i + 3])
-            for i in range(0, len(flat), 4)
-        ]
-        return Turn([flag == 1 for flag in accepted], jobs)
+            args += (done.id, done.token, "" if done.result is None else encode(done.result))
+        if worker_id != self._turn_for:
+            self._turn_for = worker_id
+            self._turn_keys = (*self._turn_keys[:7], self._held(worker_id))
+        accepted, flat = self._store.one(Step(_TURN, self._turn_keys, tuple(args), _as_is))
+        return Turn(
+            [flag == 1 for flag in accepted],
+            [self._item(text(flat[i]), *flat[i + 1 : i + 4]) for i in range(0, len(flat), 4)],
+        )
 
     def settle(
         self, claims: Sequence[tuple[str, int]], verdict: Verdict, error: str | None = None
@@ -156,7 +165,8 @@ class ValkeyPool(WorkPool):
         return self._store.one(self._card("claimed"))
 
     def counts(self) -> Counts:
-        ready, delayed, claimed, poisoned, stats, first = self._store.run(
+        known, ready, delayed, claimed, poisoned, stats, first = self._store.run(
+            self._card("ids"),
             self._card("ready"),
             self._card("delayed"),
             self._card("claimed"),
@@ -166,12 +176,13 @@ class ValkeyPool(WorkPool):
         )
         # Ids are the microsecond of the push. With priorities the head is not the oldest: a lower bound.
         age = max(self._clock.now() - int(first[0]) / 1e6, 0.0) if first else 0.0
+        cancelled = int(stats.get("cancelled", 0))
         return Counts(
             pending=ready + delayed,
             claimed=claimed,
-            done=int(stats.get("done", 0)),
+            done=known - ready - delayed - claimed - poisoned - cancelled,
             poisoned=poisoned,
-            cancelled=int(stats.get("cancelled", 0)),
+            cancelled=cancelled,
             late=int(stats.get("late", 0)),
             oldest_pending_s=age,
         )
@@ -181,8 +192,10 @@ class ValkeyPool(WorkPool):
 
     def trim(self, retention: float, poison_retention: float, keep: int) -> int:
         now = self._clock.now()
-        stats = self._store.run(command("HGETALL", self._keys["stats"], parse=fields), self._card("poisoned"))
-        ended = int(stats[0].get("done", 0)) + int(stats[0].get("cancelled", 0)) + stats[1]
+        known, ready, delayed, claimed = self._store.run(
+            self._card("ids"), self._card("ready"), self._card("delayed"), self._card("claimed")
+        )
+        ended = known - ready - delayed - claimed
         surplus, after, total = max(0, ended - keep), "", 0
         before = int((now - retention) * 1000), int((now - poison_retention) * 1000)
         oldest_kept = str(int((now - min(retention, poison_retention)) * 1e6))
@@ -242,16 +255,15 @@ class ValkeyPool(WorkPool):
         progress: Any = None,
     ) -> WorkItem:
         line, dedup = text(state).split("\n", 1)
-        status, attempts, token, retries, priority, claimed, finished, cancel, run_at, worker = line.split(
+        (status, finished, token, attempts, claimed, cancel, run_at, retries, priority, worker) = line.split(
             " ", 9
         )
-        about = json.loads(body)
+        data, kind, created, limit, parent = decode(text(body))
         return WorkItem(
-            job_id, self.name, about["d"], about["k"], _STATUS[status], int(attempts), int(retries),
-            int(token), worker or None, _moment(claimed), int(priority), _moment(run_at),
-            about["c"], _moment(finished), cancel == "1", dedup or None, about.get("l"),
-            about.get("p"), json.loads(result) if result else None, text(error) if error else None,
-            json.loads(progress) if progress else None, json.loads(checkpoint) if checkpoint else None,
+            job_id, self.name, data, kind, _STATUS[status], int(attempts), int(retries), int(token),
+            worker or None, _moment(claimed), int(priority), _moment(run_at), created, _moment(finished),
+            cancel == "1", dedup or None, limit, parent, _value(result), text(error) if error else None,
+            _value(progress), _value(checkpoint),
         )  # fmt: skip
 
 
@@ -293,4 +305,12 @@ def _moment(ms: str) -> float | None:
 
 
 def _text(value: Any) -> str:
-    return "" if value is None else json.dumps(value)
+    return "" if value is None else encode(value)
+
+
+def _value(reply: Any) -> Any:
+    return decode(text(reply)) if reply else None
+
+
+def _as_is(reply: Any) -> Any:
+    return reply

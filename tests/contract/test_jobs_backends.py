@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from muster.clock import FakeClock
@@ -293,6 +296,25 @@ def test_finished_jobs_are_forgotten_after_their_retention_or_beyond_the_number_
     assert (pool.counts().done, pool.counts().poisoned, pool.counts().pending) == (2, 0, 1)
 
 
+def test_thousands_are_pushed_and_finished_in_one_call(pool):
+    pushed = pool.push_many([NewJob(n, max_retries=1) for n in range(5000)])
+    assert len(set(pushed)) == 5000 == pool.size()
+    held = []
+    while turn := pool.turn("w1", (), 3000).claimed:
+        held += turn
+    assert [job.data for job in held] == list(range(5000))
+    assert pool.turn("w1", [Finished(job.id, job.token) for job in held], 1).accepted == [True] * 5000
+    assert (pool.counts().done, pool.running()) == (5000, 0)
+
+
+@pytest.mark.parametrize("key", ["plain", "ends in a line\n", "two\nlines"])
+def test_a_dedup_key_is_free_again_once_its_job_is_done(pool, key):
+    first = pool.push(1, dedup=key)
+    pool.complete(pool.claim("w1"))
+    assert pool.get(first).dedup == key
+    assert pool.push(2, dedup=key) != first
+
+
 def test_pool_settings_are_kept_for_everybody(jobs):
     assert jobs.work.pool("p").settings() == PoolSettings(10, None)
     jobs.work.pool("p").configure(PoolSettings(3, "image:7"))
@@ -426,6 +448,23 @@ def test_backends_are_chosen_from_yaml(tmp_path, clock):
     mixed = connect({"registration": "memory", "work": "sqlite", "work_path": f"{tmp_path}/w.sqlite"}, clock)
     assert mixed.work.pool("p").size() == 1
     assert mixed.registration.list() == []
+
+
+def test_opening_a_new_file_waits_for_another_who_is_making_it(tmp_path):
+    path = tmp_path / "jobs.db"
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("CREATE TABLE their_first (x)")
+    other.execute(
+        "BEGIN IMMEDIATE"
+    )  # the change to WAL fails at once against this, whatever the busy timeout
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        sqlite3.connect(path, timeout=60).execute("PRAGMA journal_mode = WAL")
+    with ThreadPoolExecutor() as threads:
+        opened = threads.submit(connect, f"sqlite:///{path}")
+        with pytest.raises(TimeoutError):
+            opened.result(timeout=0.2)
+        other.execute("COMMIT")
+        assert opened.result(timeout=30).work.pools() == []
 
 
 def test_an_unknown_backend_is_refused_with_the_known_ones():

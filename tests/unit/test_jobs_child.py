@@ -150,7 +150,7 @@ def test_a_turn_whose_answer_was_lost_keeps_results_owed_and_returns_unknown_cla
 def test_the_slot_shows_a_job_only_when_it_is_complete(slot):
     assert slot.current is None
     now = Current("1700000000000001", 3, 12.5, 60.0)
-    slot.begin(now)
+    slot.begin(now.job_id, now.token, now.started, now.limit)
     assert (slot.current, slot.count) == (now, 1)
     slot.end()
     assert slot.current is None
