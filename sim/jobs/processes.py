@@ -16,7 +16,7 @@ from sim.loop import Actor, Killed, Loop
 from worker import jobs as job_worker
 from worker import jobs_child
 from worker.jobs_context import Context
-from worker.jobs_slot import Current, Slot
+from worker.jobs_slot import Slot
 
 if TYPE_CHECKING:
     from muster.jobs import WorkItem
@@ -190,9 +190,9 @@ class SimSlot(Slot):
     def close(self) -> None:
         running()
 
-    def begin(self, current: Current) -> None:
+    def begin(self, job_id: str, token: int, started: float, limit: float) -> None:
         running()
-        super().begin(current)
+        super().begin(job_id, token, started, limit)
 
     def end(self) -> None:
         running()
