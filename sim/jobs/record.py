@@ -138,7 +138,7 @@ class Record:
             self._broken("every change has a reason", f"a push changed {sorted(before)}")
 
     def _turn(self, args: Sequence[Any], reply: Any, before: dict[str, Seen]) -> None:
-        now_ms, until_ms, count = int(args[1]), int(args[2]), int(args[4])
+        now_ms, until_ms, count = int(args[1]), int(args[2]), (len(args) - 5) // 3
         accepted, flat = reply
         handed: set[str] = set()
         for number in range(count):
@@ -271,7 +271,10 @@ class Record:
         if placed != len(self.jobs):
             self._broken("no job lost", f"{len(self.jobs)} jobs have {placed} places")
         stats = self._peek("stats") or {}
-        counts = tuple(int(stats.get(name, 0)) for name in ("done", "cancelled", "late"))
+        ended, late = (int(stats.get(name, 0)) for name in ("cancelled", "late"))
+        # What is done is not counted but follows: all the ids, less those that are anywhere else.
+        elsewhere = sum(len(self._peek(part) or ()) for part in ("ready", "delayed", "claimed", "poisoned"))
+        counts = (len(self._peek("ids") or ()) - elsewhere - ended, ended, late)
         if counts != (done, cancelled, self.late):
             self._broken(
                 "every end is counted", f"counted {counts}, there are {(done, cancelled, self.late)}"
