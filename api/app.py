@@ -8,25 +8,30 @@ reads, the only ones that come in crowds, share threads and round trips (`api.to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from api import access, problems
+from api import access, cors, problems
 from api.audit import Audit
 from api.auth import Authenticator
 from api.guard import OPEN_PATHS, Guard
+from api.limits import Limits
 from api.routes import bulk, events, fleet, health, me, page, timeline, workers
 from api.source import FleetSource
-from muster.store import Store
+from api.together import Together
 
 TITLE = "Muster"
 
 
-def create_app(source: FleetSource, store: Store, auth: Authenticator, *more: APIRouter) -> FastAPI:
-    """`store` keeps the audit. `more` are the parts that not every deployment has: orders, jobs."""
+def create_app(
+    source: FleetSource, store: Together, auth: Authenticator, *more: APIRouter, origins: Sequence[str] = ()
+) -> FastAPI:
+    """`store` keeps the audit and the limits; a source that reads from it shares its round trips. `more` are
+    the parts that not every deployment has: orders, jobs. Pages of `origins` may call it from a browser."""
     app = FastAPI(title=TITLE, version=version("muster"), docs_url=None, redoc_url=None)
     problems.install(app)
     app.state.audit = audit = Audit(store)
@@ -36,7 +41,8 @@ def create_app(source: FleetSource, store: Store, auth: Authenticator, *more: AP
     access.check(routers)
     for router in routers:
         app.include_router(router)
-    app.add_middleware(Guard, auth=auth, audit=audit)
+    app.add_middleware(Guard, auth=auth, limits=Limits(store), audit=audit)
+    cors.install(app, origins)
     app.openapi = lambda: _documented(app)  # type: ignore[method-assign]
     return app
 

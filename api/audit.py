@@ -8,7 +8,6 @@ may not have happened, and the record says so. Both are in the log too, which ou
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,11 +19,12 @@ from fastapi import Request
 from starlette.exceptions import HTTPException
 
 from api.auth import Principal
+from api.together import Together
 from muster import keys
 from muster.blueprint import AUDIT_LENGTH
 from muster.commands import from_ms
 from muster.errors import BadCommand, TryLater
-from muster.store import Step, Store, command, fields, text
+from muster.store import Step, command, fields, text
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ async def _reason(request: Request) -> str:
 class Audit:
     """The stream of changes in the store. One for all processes of a deployment."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Together) -> None:
         self._store = store
 
     async def begin(self, what: Asked) -> Asked:
@@ -105,7 +105,7 @@ class Audit:
         told = ("who", what.who, "role", what.role, "action", what.action, "target", what.target)
         words = ("MAXLEN", "~", AUDIT_LENGTH, "*", *told, "reason", what.reason)
         step = command("XADD", keys.AUDIT, *words, parse=text)
-        begun = replace(what, id=await asyncio.to_thread(self._store.one, step))
+        begun = replace(what, id=await self._store.one(step))
         log.info("audit %s: %s asks to %s %s (%s)", begun.id, what.who, what.action, what.target, what.reason)
         return begun
 
@@ -115,19 +115,17 @@ class Audit:
         log.info("audit %s: %s", what.id, result)
         values = (what.id, AUDIT_LENGTH, what.who, what.role, what.action, what.target, what.reason, result)
         try:
-            await asyncio.to_thread(
-                self._store.one, Step(_LUA / "end_audit.lua", (keys.AUDIT,), values, list)
-            )
+            await self._store.one(Step(_LUA / "end_audit.lua", (keys.AUDIT,), values, list))
         except TryLater as away:
             log.warning("audit %s: the result %s could not be written (%s)", what.id, result, away)
 
-    def page(self, cursor: str, limit: int) -> AuditPage:
+    async def page(self, cursor: str, limit: int) -> AuditPage:
         """Changes, newest first. A cursor goes on after the last entry it was given for."""
         if cursor and not _is_id(cursor):
             raise BadCommand("cursor: not one of the audit; take next_cursor of the page before")
         newest = f"({cursor}" if cursor else "+"
         step = command("XREVRANGE", keys.AUDIT, newest, "-", "COUNT", limit + 1, parse=list)
-        rows = self._store.one(step)
+        rows = await self._store.one(step)
         entries = [_entry(text(id_), fields(found)) for id_, found in rows[:limit]]
         return AuditPage(entries, text(rows[limit - 1][0]) if len(rows) > limit else None)
 

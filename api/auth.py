@@ -1,15 +1,10 @@
-"""Who is asking, and what they may do. How a token proves somebody is an authenticator's matter."""
+"""Who is asking, and what they may do. How a token proves it is `api.tokens`' matter."""
 
 from __future__ import annotations
 
-import hmac
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
-
-from muster.errors import Refused
-
-_SHORTEST_TOKEN = 16
 
 
 class Right(StrEnum):
@@ -22,7 +17,7 @@ class Right(StrEnum):
 
 
 class Role(StrEnum):
-    """What a token makes its bearer."""
+    """What a token makes its bearer. The mightiest last."""
 
     USER = "user"  #: one user, named in the token: sees and commands its own worker, and nobody else's
     VIEWER = "viewer"  #: sees everything, changes nothing
@@ -45,30 +40,27 @@ class Principal:
     """Somebody whose token was good."""
 
     subject: str
-    role: Role = Role.OPERATOR
+    role: Role
     user_id: str | None = None  #: whose worker is its own; only a user has one
 
 
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a token of a deployment must say, and in which claims it says the rest."""
+
+    issuer: str
+    audience: str
+    role: str = "muster_role"
+    user: str = "sub"
+
+
+class BadToken(Exception):
+    """This token opens nothing. The text is for the caller: it says why, and never repeats the token."""
+
+
 class Authenticator(Protocol):
-    """Judges bearer tokens. Must not block: it runs before every request."""
+    """Judges bearer tokens."""
 
-    def authenticate(self, token: str) -> Principal | None:
-        """Whose token this is; None if nobody's. Takes the same time for every wrong token."""
+    async def authenticate(self, token: str) -> Principal:
+        """Whose token this is. `BadToken`: nobody's. `TryLater`: the keys to judge it cannot be had now."""
         ...
-
-
-class StaticToken:
-    """One shared token, held by whoever may do everything."""
-
-    def __init__(self, token: str, subject: str = "operator") -> None:
-        if len(token) < _SHORTEST_TOKEN:
-            raise Refused(
-                f"the API token has {len(token)} characters; take at least {_SHORTEST_TOKEN}, "
-                "for example from 'openssl rand -hex 32'"
-            )
-        self._token = token.encode()
-        self._principal = Principal(subject)
-
-    def authenticate(self, token: str) -> Principal | None:
-        same = hmac.compare_digest(token.encode("utf-8", "surrogateescape"), self._token)
-        return self._principal if same else None

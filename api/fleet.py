@@ -34,6 +34,7 @@ from api.source import (
     WorkerQuery,
     WorkerView,
 )
+from api.together import Together
 from api.views import explanation, known, start_record, timeline, worker_view
 from muster import keys, steps
 from muster.blueprint import FN_POOL_MANAGER, SQS_BATCH_MAX, STARTS_KEPT, WORKER_CONTROL
@@ -72,6 +73,8 @@ class Fleet:
         commands: SqsCommands | None = None,
     ) -> None:
         self._store = store
+        #: Reads of single workers travel in crowds; the door's own questions travel with them.
+        self.together = Together(store)
         self._settings = settings
         self._logs = logs
         self._clock = clock or SystemClock()
@@ -121,12 +124,9 @@ class Fleet:
         self._spans.flush_soon()
         return Accepted(sent.command_id, tag == "repeated")
 
-    def worker(self, user_id: str) -> WorkerView | None:
-        return self.each([user_id])[0]
-
-    def each(self, user_ids: Sequence[str]) -> Sequence[WorkerView | None]:
-        views = self._store.run(*(steps.read_user(user_id) for user_id in user_ids))
-        return [worker_view(view) if known(view) else None for view in views]
+    async def worker(self, user_id: str) -> WorkerView | None:
+        view = await self.together.one(steps.read_user(user_id))
+        return worker_view(view) if known(view) else None
 
     def workers(self, query: WorkerQuery) -> Page:
         return self._roster.page(query)

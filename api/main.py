@@ -12,28 +12,30 @@ from functools import cache
 from fastapi import FastAPI
 
 from api.app import create_app
-from api.auth import StaticToken
+from api.cors import origins_of
 from api.fleet import Fleet
 from api.orders import OrderDesk
 from api.routes import orders
+from api.tokens import Tokens
 from muster.clients import aws_client, valkey_client
-from muster.errors import Refused
-from muster.scrub import guard, learn
+from muster.scrub import guard
 from muster.settings import Settings
 from muster.store import Store
-
-TOKEN_VARIABLE = "MUSTER_API_KEY"  # noqa: S105 - the name of the variable, not a secret
 
 
 def build(environ: Mapping[str, str]) -> FastAPI:
     """The API of the deployment that `environ` describes."""
-    if not (token := environ.get(TOKEN_VARIABLE)):
-        raise Refused(f"{TOKEN_VARIABLE} is not set; it holds the token that callers must show")
-    learn(token)
     settings = Settings.from_env(environ)
+    tokens = Tokens.of(settings)
     store = Store(valkey_client(settings), wait_replica=settings.valkey_wait_replica)
     fleet = Fleet(store, aws_client(settings, "sqs"), settings)
-    return create_app(fleet, store, StaticToken(token), orders.router(OrderDesk(store)))
+    return create_app(
+        fleet,
+        fleet.together,
+        tokens,
+        orders.router(OrderDesk(store)),
+        origins=origins_of(settings.api_origins),
+    )
 
 
 @cache

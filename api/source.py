@@ -2,7 +2,8 @@
 
 Plain data out, a person's commands in. The docstrings are the contract; nothing here says how a fleet is
 kept. Methods may block for one short call to the store behind them (the API calls them from a thread),
-except `events`, which is asynchronous because a watcher stays for hours.
+except `worker` and `events`, which are asynchronous: reads of one worker come in crowds, and a watcher stays
+for hours.
 """
 
 from __future__ import annotations
@@ -271,12 +272,8 @@ class FleetSource(Protocol):
         """
         ...
 
-    def worker(self, user_id: str) -> WorkerView | None:
+    async def worker(self, user_id: str) -> WorkerView | None:
         """The present state of one user, never cached; None if nobody ever asked for this user."""
-        ...
-
-    def each(self, user_ids: Sequence[str]) -> Sequence[WorkerView | None]:
-        """As `worker`, for several users in one call, in their order."""
         ...
 
     def workers(self, query: WorkerQuery) -> Page:

@@ -96,7 +96,7 @@ def _api(cli: Cli) -> Finding:
         cli.call("GET", "/v1/pool")
     except Failure as failure:
         return Finding(
-            "API", False, str(failure), "start it with 'muster up', or check --api-url and --token"
+            "API", False, str(failure), "start it with 'muster up', or check --api-url and the token"
         )
     return Finding("API", True, cli.url)
 

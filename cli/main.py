@@ -27,6 +27,7 @@ COMMANDS = (
     LazyCommand("market", "cli.market:market", "Serve market data to a host's strategies."),
     LazyCommand("cost", "cli.cost:cost", "Reckon what a fleet costs."),
     LazyCommand("paper-broker", "cli.paper:paper_broker", "Serve a broker to practise on."),
+    LazyCommand("token", "cli.token:token", "Print a token for this machine's API or its page."),
     LazyCommand("doctor", "cli.doctor:app", "Check this machine and print the fix for what is wrong."),
     LazyCommand("version", "cli.doctor:app", "Print the version."),
 )

@@ -52,6 +52,7 @@ class Failure(Exception):
 
 _BY_STATUS = {
     401: Code.FAILED,
+    403: Code.FAILED,
     404: Code.NOT_FOUND,
     409: Code.CONFLICT,
     413: Code.USAGE,
@@ -62,8 +63,13 @@ _BY_STATUS = {
 Url = Annotated[
     str, typer.Option("--api-url", envvar="MUSTER_API_URL", help="The API; by default of DIR/endpoints.json.")
 ]
-Token = Annotated[
-    str, typer.Option("--token", envvar="MUSTER_TOKEN", help="Bearer token; by default as above.")
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        envvar="MUSTER_TOKEN_FILE",
+        help="File with a bearer token; else MUSTER_TOKEN; else one is minted with the key in DIR.",
+    ),
 ]
 Folder = Annotated[Path, typer.Option("--dir", envvar="MUSTER_DIR", help="The folder 'muster up' runs in.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON with stable fields.")]
@@ -101,19 +107,31 @@ class Cli:
         raise Failure(
             Code.UNREACHABLE,
             f"no API known: {self.folder / 'endpoints.json'} is not there. Start one with 'muster up', "
-            "or name one with --api-url and --token",
+            "or name one with --api-url and --token-file",
         )
 
     @cached_property
     def http(self) -> httpx.Client:
         import httpx
 
-        # The local token is for the local API only, never for an address somebody has typed.
-        own = self.endpoints if not self.api_url or self.endpoints.get("api") == self.url else {}
-        token = self.token or str(own.get("token", ""))
-        return httpx.Client(
-            base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=_TIMEOUT_S
-        )
+        return httpx.Client(base_url=self.url, auth=self._auth(), timeout=_TIMEOUT_S)
+
+    def _auth(self) -> httpx.Auth:
+        """The token somebody gave, else always a young one of the folder's own key."""
+        import httpx
+
+        from api.signing import GivenAuth, OperatorAuth
+        from muster.errors import Refused
+
+        if self.token:
+            return GivenAuth(self.token)
+        # The folder's key is for its own API only, never for an address somebody has typed.
+        if self.endpoints.get("api") != self.url:
+            return httpx.Auth()
+        try:
+            return OperatorAuth(self.folder)
+        except Refused as refused:
+            raise Failure(Code.FAILED, str(refused)) from refused
 
     def call(self, method: str, path: str, **options: Any) -> Any:
         """One request; its JSON answer. Every other answer ends the command with its code."""
@@ -149,8 +167,18 @@ def _reason(answer: httpx.Response) -> str:
     except (ValueError, KeyError, TypeError):
         detail = f"{answer.status_code} {answer.reason_phrase}; is this address Muster's API?"
     if answer.status_code == 401:
-        return "the API does not know this token; pass --token or set MUSTER_TOKEN (it is in endpoints.json)"
+        return f"{detail} (--token-file, or MUSTER_TOKEN; of this machine: 'muster token')"
     return detail
+
+
+def _given_token(file: Path | None) -> str:
+    """Never on the command line: everybody on a machine can read those."""
+    if file is None:
+        return os.environ.get("MUSTER_TOKEN", "")
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as missing:
+        raise Failure(Code.USAGE, f"--token-file {file}: {missing}") from missing
 
 
 def path(user: str) -> str:
@@ -179,9 +207,12 @@ def command(run: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options that all of them have, a `Cli` as its first argument, and exit codes."""
 
     @wraps(run)
-    def with_options(*, api_url: str, token: str, folder: Path, as_json: bool, **own: Any) -> None:
-        cli = Cli(api_url, token, folder, as_json)
+    def with_options(
+        *, api_url: str, token_file: Path | None, folder: Path, as_json: bool, **own: Any
+    ) -> None:
+        cli = Cli(api_url, "", folder, as_json)
         try:
+            cli.token = _given_token(token_file)
             run(cli, **own)
         except Failure as failure:
             cli.words.print(str(failure), style="red", markup=False)
@@ -195,7 +226,7 @@ def command(run: Callable[..., None]) -> Callable[..., None]:
     _, *own = inspect.signature(run, eval_str=True).parameters.values()
     shared = [
         ("api_url", Url, ""),
-        ("token", Token, ""),
+        ("token_file", TokenFile, None),
         ("folder", Folder, DEFAULT_FOLDER),
         ("as_json", Json, False),
     ]

@@ -68,7 +68,7 @@ def up(
         engine.stop()
         raise typer.Exit(1) from failed
     console.print(f"[bold]Muster is up[/bold] in {dir}")
-    console.print(f"  API     {endpoints['api']}    token in {dir / 'endpoints.json'}")
+    console.print(f"  API     {endpoints['api']}    a token for its page: muster token")
     console.print(f"  AWS     {endpoints['aws']}    Valkey {endpoints['valkey']}")
     console.print("  next    muster start u1 --wait      stop with Ctrl-C")
     stop.wait()

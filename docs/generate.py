@@ -25,7 +25,7 @@ from muster.orders import FillCheck
 
 PAGES = Path(__file__).parent / "reference"
 #: Options that every command has which talks to the API; the page says so once.
-_SHARED_OPTIONS = {"api_url", "token", "folder", "as_json"}
+_SHARED_OPTIONS = {"api_url", "token_file", "folder", "as_json"}
 
 
 def settings_page() -> str:

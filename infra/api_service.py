@@ -12,7 +12,6 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_route53 as route53
 from aws_cdk import aws_route53_targets as route53_targets
 from aws_cdk import aws_s3 as s3
-from aws_cdk import aws_secretsmanager as secretsmanager
 from aws_cdk import aws_wafv2 as wafv2
 from constructs import Construct
 
@@ -78,20 +77,9 @@ class ApiServiceStack(cdk.Stack):
             network_mode=ecs.NetworkMode(api.network_mode.upper()),
             task_role=iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("ecs-tasks.amazonaws.com")),
         )
+        tokens = self._environment.tokens
+        assert tokens is not None, "an environment with an API has an issuer; its config checks that"
         grant(definition.task_role, Role.API, queues.scopes(), cache)
-        token = secretsmanager.Secret(
-            self,
-            "Token",
-            description="The token that callers of the API show",
-            generate_secret_string=secretsmanager.SecretStringGenerator(
-                password_length=64, exclude_punctuation=True
-            ),
-        )
-        acknowledge(
-            token,
-            "AwsSolutions-SMG4",
-            "Every caller holds a copy: a new token must reach them first, so it is rotated by hand.",
-        )
         definition.add_container(
             "api",
             container_name="api",
@@ -109,8 +97,8 @@ class ApiServiceStack(cdk.Stack):
             stop_timeout=_seconds(blueprint.WORKERS.stop_timeout),
             environment=shared_variables(self._environment, cluster.fleet.version)
             | queues.variables()
-            | cache.variables(Role.API),
-            secrets={"MUSTER_API_KEY": ecs.Secret.from_secrets_manager(token)},
+            | cache.variables(Role.API)
+            | tokens.variables(),
             logging=ecs.LogDriver.aws_logs(
                 stream_prefix="api", log_group=log_group(self, "Logs", self._environment, "api")
             ),
@@ -118,7 +106,7 @@ class ApiServiceStack(cdk.Stack):
         acknowledge(
             definition,
             "AwsSolutions-ECS2",
-            "The variables are addresses and sizes; the token comes from Secrets Manager.",
+            "The variables are addresses and sizes; the API holds no secret, only its issuer's public keys.",
         )
         acknowledge_wildcard(definition.obtain_execution_role(), "*", UNSCOPED["ecr:GetAuthorizationToken"])
         return definition

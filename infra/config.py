@@ -36,6 +36,43 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
+class Tokens:
+    """Whose tokens the API takes: an OpenID provider, by what it writes into them and where its keys are."""
+
+    issuer: str
+    audience: str
+    #: Its published keys, by https.
+    jwks: str
+    role_claim: str = "muster_role"
+    user_claim: str = "sub"
+    #: Pages of other origins that may call the API, separated by commas.
+    origins: str = ""
+
+    def __post_init__(self) -> None:
+        if not (self.issuer and self.audience and self.jwks.startswith("https://")):
+            raise ValueError(
+                "tokens: give issuer, audience and the https address of the issuer's keys (jwks)"
+            )
+
+    def variables(self) -> dict[str, str]:
+        """The API's settings."""
+        return {
+            "MUSTER_AUTH_ISSUER": self.issuer,
+            "MUSTER_AUTH_AUDIENCE": self.audience,
+            "MUSTER_AUTH_JWKS": self.jwks,
+            "MUSTER_AUTH_ROLE_CLAIM": self.role_claim,
+            "MUSTER_AUTH_USER_CLAIM": self.user_claim,
+            "MUSTER_API_ORIGINS": self.origins,
+        }
+
+
+def cognito(region: str, pool: str, client: str) -> Tokens:
+    """The id tokens of a Cognito user pool: groups called operator, viewer and user are the roles."""
+    issuer = f"https://cognito-idp.{region}.amazonaws.com/{pool}"
+    return Tokens(issuer, client, f"{issuer}/.well-known/jwks.json", role_claim="cognito:groups")
+
+
+@dataclass(frozen=True, slots=True)
 class Environment:
     """One deployment of the whole system. Accounts are chosen by the credentials, never written here."""
 
@@ -59,6 +96,8 @@ class Environment:
     api: Capacity = Capacity(1, 4)
     #: The minimum of 0 lets the worker group end when no user runs and the pool target is 0.
     workers: Capacity = Capacity(0, 10)
+    #: Who may say who calls the API. None only where no API is deployed.
+    tokens: Tokens | None = None
     certificate_arn: str | None = None
     #: A name of our own for the API, in a hosted zone of Route 53.
     domain: str | None = None
@@ -80,6 +119,8 @@ class Environment:
             raise ValueError("availability_zones: give 2 or 3")
         if not self.local and not self.nat_gateways and not self.interface_endpoints:
             raise ValueError("no way out of the VPC: give nat_gateways or interface_endpoints")
+        if not self.local and self.tokens is None:
+            raise ValueError("tokens: name the issuer of the API's tokens; without one nobody could call it")
         if self.domain and not (self.certificate_arn and self.hosted_zone_id):
             raise ValueError("a domain needs certificate_arn (ACM, same Region) and hosted_zone_id")
 
@@ -105,6 +146,7 @@ ENVIRONMENTS = {
             name="dev",
             region="eu-west-1",
             alert_email=None,
+            tokens=cognito("eu-west-1", "eu-west-1_example", "muster-dev"),
             valkey=Flavour.ELASTICACHE,
             valkey_node="cache.t4g.small",
             valkey_replicas=1,
@@ -117,6 +159,7 @@ ENVIRONMENTS = {
             name="stage",
             region="eu-west-1",
             alert_email="orchestrator-stage@example.com",
+            tokens=cognito("eu-west-1", "eu-west-1_example", "muster-stage"),
             valkey=Flavour.MEMORYDB,
             valkey_node="db.t4g.medium",
             valkey_replicas=1,
@@ -128,6 +171,7 @@ ENVIRONMENTS = {
             name="prod",
             region="eu-west-1",
             alert_email="orchestrator@example.com",
+            tokens=cognito("eu-west-1", "eu-west-1_example", "muster-prod"),
             valkey=Flavour.MEMORYDB,
             valkey_node="db.r7g.large",
             valkey_replicas=2,

@@ -175,6 +175,8 @@ _POOL = "~pool:*"
 _SWEEP = "~sweep:*"
 _JOBS = "~jobs:*"
 _BUDGET = "~budget:*"
+#: Its callers' limits, not the budget of the AWS calls.
+_API_LIMITS = "~budget:{api:*"
 
 VALKEY_ACCESS: dict[Role, str] = {
     role: f"on {keys} resetchannels &worker:control &muster:* {_COMMANDS}"
@@ -186,6 +188,6 @@ VALKEY_ACCESS: dict[Role, str] = {
         Role.POOL_MANAGER: f"{_POOL} {_BUDGET} {_JOBS}",
         Role.WORKER: f"{_USERS} {_POOL} ~order:*",
         Role.JOB_WORKER: _JOBS,
-        Role.API: f"{_USERS} {_POOL} {_SWEEP} {_JOBS} ~order:* ~api:*",
+        Role.API: f"{_USERS} {_POOL} {_SWEEP} {_JOBS} ~order:* ~api:* {_API_LIMITS}",
     }.items()
 }

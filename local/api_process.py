@@ -1,4 +1,4 @@
-"""The API as a child of the local engine: `python -m local.api_process --port N --token-file F --logs D`."""
+"""The API as a child of the local engine: `python -m local.api_process --port N --logs D`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 import uvicorn
 
 from api.app import create_app
-from api.auth import StaticToken
 from api.fleet import Fleet
 from api.orders import OrderDesk
 from api.routes import jobs, orders
+from api.tokens import Tokens
 from muster.aws import aws
 from muster.clients import aws_client, valkey_client
 from muster.jobs import connect
@@ -29,7 +29,6 @@ from muster.store import Store
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--token-file", type=Path, required=True)
     parser.add_argument("--logs", type=Path, required=True)
     arguments = parser.parse_args()
     guard()
@@ -38,10 +37,11 @@ def main() -> None:
     store = Store(valkey_client(settings))
     commands = SqsCommands(aws(settings, "sqs"), settings.queue_worker_control)
     jobs_url = settings.valkey_url.replace("redis", "valkey", 1)
+    fleet = Fleet(store, aws_client(settings, "sqs"), settings, logs=arguments.logs, commands=commands)
     app = create_app(
-        Fleet(store, aws_client(settings, "sqs"), settings, logs=arguments.logs, commands=commands),
-        store,
-        StaticToken(arguments.token_file.read_text(encoding="utf-8")),
+        fleet,
+        fleet.together,
+        Tokens.of(settings),
         orders.router(OrderDesk(store)),
         jobs.router(connect(jobs_url), ProcessLauncher(jobs_url, log_folder=arguments.logs)),
     )

@@ -49,6 +49,8 @@ class EngineProcess:
         """Start it and wait until everything answers."""
         import httpx
 
+        from api.signing import OperatorAuth
+
         words = [sys.executable, "-m", "cli.main", "up", "--dir", str(self.folder), *self._options]
         words += ["--api-port", "0", "--aws-port", "0", "--valkey-port", "0"]
         self.log = self.folder.with_suffix(".log")
@@ -58,8 +60,7 @@ class EngineProcess:
             )
         until(self._is_up, "the engine is up")
         self.endpoints = json.loads((self.folder / "endpoints.json").read_text(encoding="utf-8"))
-        headers = {"Authorization": f"Bearer {self.endpoints['token']}"}
-        self.api = httpx.Client(base_url=self.endpoints["api"], headers=headers, timeout=30)
+        self.api = httpx.Client(base_url=self.endpoints["api"], auth=OperatorAuth(self.folder), timeout=30)
         return self
 
     def _is_up(self) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from api.signing import JWKS_FILE, LOCAL, Signer
 from lambdas import wiring
 from local.checks import PlannedChecks
 from local.endpoint import REGION, LocalAws, arn
@@ -182,6 +182,9 @@ class Engine:
             launcher="process",
             pool_target=self.options.pool,
             version="local",
+            auth_issuer=LOCAL.issuer,
+            auth_audience=LOCAL.audience,
+            auth_jwks=str(self._folder / JWKS_FILE),
             region=REGION,
             aws_endpoint=self._aws.url,
             otlp_endpoint=self.options.otlp,
@@ -338,16 +341,12 @@ class Engine:
 
     def _start_api(self, valkey_url: str) -> dict[str, Any]:
         port = self.options.api_port or free_port()
-        token_file = self._folder / "token"
-        if not token_file.exists():
-            token_file.touch(mode=0o600)
-            token_file.write_text(secrets.token_urlsafe(32), encoding="utf-8")
+        Signer.make(self._folder)
         endpoints: dict[str, Any] = {
             "api": f"http://127.0.0.1:{port}",
             "aws": self._aws.url,
             "valkey": valkey_url,
             "queues": self._queues,
-            "token": token_file.read_text(encoding="utf-8"),
             "pid": os.getpid(),
         }
         self._spawn_api(port)
@@ -356,12 +355,7 @@ class Engine:
 
     def _spawn_api(self, port: int) -> None:
         command = [sys.executable, "-m", "local.api_process", "--port", str(port)]
-        command += [
-            "--token-file",
-            str(self._folder / "token"),
-            "--logs",
-            str(self._workers_folder() / "logs"),
-        ]
+        command += ["--logs", str(self._workers_folder() / "logs")]
         with (self._folder / "api.log").open("ab") as out:
             self._api = subprocess.Popen(
                 command, env=self._environment(), stdin=subprocess.PIPE, stdout=out, stderr=out

@@ -289,6 +289,32 @@ class CallBucket:
 ECS_MUTATE = CallBucket("ecs-mutate", 100, 40)  #: RunTask, StopTask, ExecuteCommand
 ECS_READ = CallBucket("ecs-read", 100, 20)  #: DescribeTasks, ListTasks
 
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many at once, and so many per second in the long run. `burst / per_second` is under a minute: a
+    bucket that nobody drew from for so long is full, and forgotten."""
+
+    burst: int
+    per_second: int
+
+
+@dataclass(frozen=True, slots=True)
+class ApiLimit:
+    """What one bearer of a role may ask of the API."""
+
+    reads: Rate
+    changes: Rate
+
+
+#: A user has one worker to look at and to command, and orders to place. Those who run the fleet start it all
+#: at once after an outage, by one script.
+API_LIMITS = {
+    "user": ApiLimit(Rate(200, 50), Rate(50, 10)),
+    "viewer": ApiLimit(Rate(4_000, 2_000), Rate(10, 1)),
+    "operator": ApiLimit(Rate(4_000, 2_000), Rate(5_000, 500)),
+}
+
 DESCRIBE_TASKS_MAX = 100
 LIST_TASKS_PAGE = 100
 SQS_BATCH_MAX = 10

@@ -68,6 +68,18 @@ class Settings:
     order_tasks_arn: str = ""
     #: The role under which those schedules send.
     scheduler_role_arn: str = ""
+    #: Who issues the API's tokens: their `iss` claim.
+    auth_issuer: str = ""
+    #: Whom they are for: their `aud` claim.
+    auth_audience: str = ""
+    #: Where the issuer publishes its keys (JWKS): an https address, or a file.
+    auth_jwks: str = ""
+    #: The claim that holds the role, as a word or a list of words.
+    auth_role_claim: str = "muster_role"
+    #: The claim that holds the user id of role user.
+    auth_user_claim: str = "sub"
+    #: Origins whose pages may call the API, separated by commas; empty: only its own page.
+    api_origins: str = ""
     #: AWS Region.
     region: str = "us-east-1"
     #: Where spans go (OTLP over HTTP), for example http://127.0.0.1:4318; empty: none are made.

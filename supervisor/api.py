@@ -88,12 +88,11 @@ class SupervisorSource:
                 self._store.one(command("SET", name, value, "EX", IDEMPOTENCY_S, parse=bool))
             return accepted
 
-    def worker(self, user_id: str) -> WorkerView | None:
-        return self.each([user_id])[0]
-
-    def each(self, user_ids: Sequence[str]) -> Sequence[WorkerView | None]:
-        found = {status.key: self._view(status) for status in self._fleet.status_all()}
-        return [found.get(user_id) for user_id in user_ids]
+    async def worker(self, user_id: str) -> WorkerView | None:
+        try:
+            return self._view(await asyncio.to_thread(self._fleet.status_one, user_id))
+        except UnknownKey:
+            return None
 
     def workers(self, query: WorkerQuery) -> Page:
         views = [self._view(status) for status in self._fleet.status_all()]

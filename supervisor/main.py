@@ -101,7 +101,7 @@ def run(file: Path, url: str | None, api_port: int, prefix: str, environment: Ma
         _LOG.error("%s", other)
         return EXIT_HELD
     try:
-        api = _serve(supervisor, signals, store, api_port, prefix, environment)
+        api = _serve(supervisor, signals, store, api_port, prefix)
     except Refused as taken:
         _LOG.error("%s", taken)
         supervisor.lock.release()
@@ -127,17 +127,15 @@ def _serve(
     store: Store,
     port: int,
     prefix: str,
-    environment: Mapping[str, str],
 ) -> ApiServer:
     # Imported here: it takes most of a second, which a supervisor that finds another one running never needs.
     from supervisor import server
     from supervisor.api import SupervisorSource
 
     source = SupervisorSource(Fleet(supervisor, signals.wake), store, Keys(prefix), supervisor.clock)
-    secret, place = server.token(environment, EMBEDDED)
-    api = server.ApiServer(server.application(source, store, secret), server.listen(port))
+    api = server.ApiServer(server.application(source, store, EMBEDDED), server.listen(port))
     api.start()
-    _LOG.info("API on %s, token in %s", api.url, place)
+    _LOG.info("API on %s, tokens from 'muster token --dir %s'", api.url, EMBEDDED)
     return api
 
 

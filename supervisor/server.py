@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import socket
 import threading
 from collections.abc import Mapping
@@ -13,8 +12,10 @@ from fastapi import APIRouter, Depends, FastAPI
 
 from api.access import of_the_fleet
 from api.app import create_app
-from api.auth import StaticToken
-from api.main import TOKEN_VARIABLE
+from api.keyset import KeySet
+from api.signing import LOCAL, Signer
+from api.together import Together
+from api.tokens import Tokens
 from muster.errors import Refused
 from muster.model import Phase
 from muster.store import Store
@@ -22,18 +23,6 @@ from supervisor.api import SupervisorSource
 
 _HOST = "127.0.0.1"  # for other machines put a proxy with TLS in front
 _STOP_S = 5
-
-
-def token(environment: Mapping[str, str], folder: Path) -> tuple[str, str]:
-    """The token callers must show, and where a person finds it: MUSTER_API_KEY, else a file made once."""
-    if given := environment.get(TOKEN_VARIABLE):
-        return given, f"${TOKEN_VARIABLE}"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "token"
-    if not path.exists():
-        path.touch(mode=0o600)
-        path.write_text(secrets.token_urlsafe(32), encoding="utf-8")
-    return path.read_text(encoding="utf-8"), str(path)
 
 
 def listen(port: int) -> socket.socket:
@@ -44,15 +33,18 @@ def listen(port: int) -> socket.socket:
         raise Refused(f"port {port} cannot be used ({taken}); choose another with --api-port") from taken
 
 
-def application(source: SupervisorSource, store: Store, secret: str) -> FastAPI:
-    """The product's routes over the supervisor's workers, and the one route only a supervisor has."""
+def application(source: SupervisorSource, store: Store, folder: Path) -> FastAPI:
+    """The product's routes over the supervisor's workers, and the one route only a supervisor has. Its tokens
+    are signed with the key of `folder`, which is made if there is none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    keys = KeySet(Signer.make(folder).jwks)
     only_here = APIRouter(prefix="/v1", tags=["supervisor"], dependencies=[Depends(of_the_fleet)])
 
     @only_here.post("/reload", summary="Read workers.yml again")
     def reload() -> Mapping[Phase, int]:
         return source.reload()
 
-    return create_app(source, store, StaticToken(secret), only_here)
+    return create_app(source, Together(store), Tokens(keys, LOCAL), only_here)
 
 
 class ApiServer:

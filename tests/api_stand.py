@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import boto3
@@ -14,14 +15,27 @@ import uvicorn
 from fastapi import APIRouter, FastAPI
 
 from api.app import create_app
-from api.auth import StaticToken
+from api.auth import Role
+from api.keyset import KeySet
+from api.signing import LOCAL, Signer
+from api.together import Together
+from api.tokens import Tokens
 from muster import blueprint, steps
 from muster.model import Assignment, Cause, Via
 from muster.settings import Settings
 from muster.store import Store
 
-TOKEN = "a-token-of-the-tests"
-BEARER = {"Authorization": f"Bearer {TOKEN}"}
+SIGNER = Signer.new()
+
+
+def bearer(role: Role, user_id: str | None = None, **claims: Any) -> dict[str, str]:
+    """The header of somebody."""
+    token = SIGNER.token(role, user_id, timedelta(days=1), **{"sub": user_id or role.value, **claims})
+    return {"Authorization": f"Bearer {token}"}
+
+
+BEARER = bearer(Role.OPERATOR)
+TOKEN = BEARER["Authorization"].removeprefix("Bearer ")
 
 
 def sqs_client() -> Any:
@@ -72,7 +86,8 @@ def run_worker(store: Store, given: Assignment, *, ready: bool = True, state: st
 
 def app_of(source: Any, *more: APIRouter) -> FastAPI:
     """The application over a fleet of the tests, with the fleet's own store."""
-    return create_app(source, source._store, StaticToken(TOKEN), *more)
+    store = getattr(source, "together", None) or Together(source._store)
+    return create_app(source, store, Tokens(KeySet(SIGNER.jwks), LOCAL), *more)
 
 
 @contextmanager

@@ -32,10 +32,10 @@ def router(audit: Audit) -> APIRouter:
         return Me(who.subject, who.role, who.user_id, sorted(who.role.rights))
 
     @routes.get("/audit", summary="Every change, newest first", dependencies=[Depends(of_the_fleet)])
-    def changes(
+    async def changes(
         cursor: Annotated[str, Query(max_length=64, description="next_cursor of the page before.")] = "",
         limit: Annotated[int, Query(ge=1, le=500)] = 50,
     ) -> AuditPage:
-        return audit.page(cursor, limit)
+        return await audit.page(cursor, limit)
 
     return routes

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from api.signing import OperatorAuth
 from local.valkey import embedded_valkey, free_port
 from supervisor import config
 from tests.e2e.supervised_host import PATIENCE, Host, until
@@ -150,8 +151,7 @@ def test_the_api_of_a_running_supervisor_shows_restarts_and_stops(host):
     box.supervise()
     before = until("both run", lambda: box.beating("A", "B"))
     url = re.search(r"API on (http://\S+),", box.log())[1]
-    token = (box.folder / ".muster/supervisor/token").read_text()
-    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=30) as api:
+    with httpx.Client(base_url=url, auth=OperatorAuth(box.folder / ".muster/supervisor"), timeout=30) as api:
         assert api.get("/v1/workers/A").json()["pid"] == before["A"]
         assert api.post("/v1/workers/A/restart").status_code == 202
         until("A restarted", lambda: box.holder("A") not in (None, before["A"]))

@@ -174,9 +174,19 @@ def test_the_environment_builds_the_app(monkeypatch, valkey_server):
     from api import main
     from muster.errors import Refused
 
-    with pytest.raises(Refused, match="MUSTER_API_KEY"):
-        main.build({})
-    app = main.build({"MUSTER_API_KEY": "k" * 32, "MUSTER_VALKEY_URL": valkey_server.url})
+    auth = {
+        "MUSTER_AUTH_ISSUER": "https://issuer.example",
+        "MUSTER_AUTH_AUDIENCE": "muster",
+        "MUSTER_AUTH_JWKS": "https://issuer.example/keys",
+    }
+    for missing in auth:
+        with pytest.raises(Refused, match=missing):
+            main.build({name: value for name, value in auth.items() if name != missing})
+    with pytest.raises(Refused, match="https"):
+        main.build(auth | {"MUSTER_AUTH_JWKS": "http://issuer.example/keys"})
+    with pytest.raises(Refused, match="MUSTER_API_ORIGINS"):
+        main.build(auth | {"MUSTER_API_ORIGINS": "*"})
+    app = main.build(auth | {"MUSTER_VALKEY_URL": valkey_server.url})
     assert isinstance(app, FastAPI)
 
 

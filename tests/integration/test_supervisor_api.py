@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 from fastapi.testclient import TestClient
 
+from api.auth import Role
+from api.signing import KEY_FILE, Signer
 from muster.errors import Refused
 from muster.store import Store
 from supervisor.api import SupervisorSource
-from supervisor.server import application, listen, token
+from supervisor.server import application, listen
 from tests.integration.test_supervisor_rounds import KEYS, World
-
-SECRET = "a-token-of-the-tests"
-BEARER = {"Authorization": f"Bearer {SECRET}"}
 
 
 @pytest.fixture
@@ -25,10 +24,12 @@ def world(tmp_path, valkey) -> World:
 
 
 @pytest.fixture
-def api(world, valkey):
+def api(world, valkey, tmp_path):
     store = Store(valkey)
     source = SupervisorSource(world.fleet, store, KEYS, world.clock)
-    with TestClient(application(source, store, SECRET), headers=BEARER) as client:
+    app = application(source, store, tmp_path / "new")
+    operator = {"Authorization": f"Bearer {Signer.read(tmp_path / 'new').token(Role.OPERATOR)}"}
+    with TestClient(app, headers=operator) as client:
         yield client
 
 
@@ -123,14 +124,15 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def test_the_token_is_made_once_and_only_for_its_owner(tmp_path):
-    secret, place = token({}, tmp_path / "new")
-    assert (tmp_path / "new" / "token").stat().st_mode & 0o777 == 0o600
-    assert (secret, place) == token({}, tmp_path / "new")
-    assert token({"MUSTER_API_KEY": "given by a person"}, tmp_path) == (
-        "given by a person",
-        "$MUSTER_API_KEY",
+def test_the_key_is_made_once_and_only_for_its_owner(api, world, valkey, tmp_path):
+    assert api.get("/v1/me").json()["role"] == "operator"
+    key = tmp_path / "new" / KEY_FILE
+    assert key.stat().st_mode & 0o777 == 0o600
+    before = key.read_bytes()
+    application(
+        SupervisorSource(world.fleet, Store(valkey), KEYS, world.clock), Store(valkey), tmp_path / "new"
     )
+    assert key.read_bytes() == before
 
 
 def test_a_taken_port_is_refused_with_what_to_do():

@@ -251,4 +251,4 @@ def test_the_token_is_compared_whole(api):
         raw = httpx.Headers({"Authorization": header.encode("latin-1")})
         answer = api.post("/v1/workers/u1/start", headers=raw)
         assert answer.status_code == 401, header
-        assert answer.headers["www-authenticate"] == "Bearer"
+        assert answer.headers["www-authenticate"].startswith("Bearer")

@@ -9,6 +9,8 @@ import sys
 import threading
 from pathlib import Path
 
+import httpx
+import jwt
 import pytest
 from moto import mock_aws
 from typer.testing import CliRunner
@@ -20,7 +22,7 @@ from muster.errors import Refused
 from muster.model import Cause
 from muster.store import Store
 from tests.api_stand import (
-    TOKEN,
+    SIGNER,
     begin,
     commands_in,
     run_worker,
@@ -43,7 +45,8 @@ def world(store, tmp_path):
         settings = settings_with_queues(sqs)
         with served(Fleet(store, sqs, settings, logs=tmp_path / "logs")) as url:
             (tmp_path / "logs").mkdir()
-            endpoints = {"api": url, "aws": url, "valkey": url, "queues": {}, "token": TOKEN, "pid": 1}
+            endpoints = {"api": url, "aws": url, "valkey": url, "queues": {}, "pid": 1}
+            SIGNER.save(tmp_path)
             (tmp_path / "endpoints.json").write_text(json.dumps(endpoints))
             yield store, sqs, settings
 
@@ -240,9 +243,11 @@ def test_exit_codes_say_what_kind_of_failure_it_was(muster, tmp_path, monkeypatc
     assert muster("start", "a b").exit_code == 2
     assert muster("start").exit_code == 2
     assert muster("ls", "--phase", "happy").exit_code == 2
-    wrong_token = muster("ls", "--token", "x" * 20)
+    (tmp_path / "wrong").write_text("x" * 20)
+    wrong_token = muster("ls", "--token-file", str(tmp_path / "wrong"))
     assert wrong_token.exit_code == 1
-    assert "--token" in wrong_token.stderr
+    assert "--token-file" in wrong_token.stderr
+    assert muster("ls", "--token-file", str(tmp_path / "none")).exit_code == 2
     away = muster("ls", "--api-url", "http://127.0.0.1:1")
     assert away.exit_code == 5
     assert "muster up" in away.stderr
@@ -254,19 +259,71 @@ def test_exit_codes_say_what_kind_of_failure_it_was(muster, tmp_path, monkeypatc
 
 
 def test_the_local_token_goes_to_the_local_api_only(muster, monkeypatch):
-    import httpx
-
     shown = []
-    real = httpx.Client.request
+    real = httpx.HTTPTransport.handle_request
 
-    def request(self, *words, **options):
-        shown.append(self.headers["authorization"])
-        return real(self, *words, **options)
+    def handle(self, request):
+        shown.append(request.headers.get("authorization"))
+        return real(self, request)
 
-    monkeypatch.setattr(httpx.Client, "request", request)
-    muster("ls", "--api-url", "http://127.0.0.1:1")
-    muster("ls")
-    assert shown == ["Bearer ", f"Bearer {TOKEN}"]
+    monkeypatch.setattr(httpx.HTTPTransport, "handle_request", handle)
+    assert muster("ls", "--api-url", "http://127.0.0.1:1").exit_code == 5
+    assert muster("ls").exit_code == 0
+    monkeypatch.setenv("MUSTER_TOKEN", "given")
+    assert muster("ls", "--api-url", "http://127.0.0.1:1").exit_code == 5
+    assert shown[0] is None
+    claims = jwt.decode(shown[1].removeprefix("Bearer "), options={"verify_signature": False})
+    assert claims["muster_role"] == "operator"
+    assert claims["exp"] - claims["iat"] == 300
+    assert shown[2] == "Bearer given"
+
+
+@pytest.mark.parametrize(
+    ("words", "role", "may"),
+    [
+        ((), "operator", ["fleet:change", "fleet:read"]),
+        (("--role", "viewer", "--ttl", "30s"), "viewer", ["fleet:read"]),
+        (("--role", "user", "--user", "u1", "--ttl", "12h"), "user", ["own:change", "own:read"]),
+    ],
+)
+def test_a_token_for_somebody_is_printed_and_the_api_knows_it(muster, tmp_path, words, role, may):
+    printed = muster("token", *words)
+    assert printed.exit_code == 0, printed.stderr
+    (tmp_path / "token").write_text(printed.stdout)
+    endpoints = json.loads((tmp_path / "endpoints.json").read_text())
+    me = httpx.get(
+        f"{endpoints['api']}/v1/me", headers={"Authorization": f"Bearer {printed.stdout.strip()}"}
+    ).json()
+    assert (me["role"], me["may"]) == (role, may)
+    assert me["user_id"] == ("u1" if role == "user" else None)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--role", "king"),
+        ("--role", "user"),
+        ("--user", "u1"),
+        ("--role", "user", "--user", "a b"),
+        ("--ttl", "13h"),
+        ("--ttl", "0s"),
+        ("--ttl", "5"),
+    ],
+)
+def test_a_token_that_means_nothing_is_refused(muster, words):
+    result = muster("token", *words)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+
+
+def test_without_the_key_there_is_no_token_and_it_says_where_it_should_be(muster, tmp_path):
+    (tmp_path / "api-key.pem").chmod(0o644)
+    open_to_all = muster("token")
+    assert open_to_all.exit_code == 1
+    assert "chmod 600" in open_to_all.stderr
+    nowhere = muster("token", "--dir", str(tmp_path / "empty"))
+    assert nowhere.exit_code == 1
+    assert "muster up" in nowhere.stderr
 
 
 def test_a_refusal_ends_with_4(muster, monkeypatch):

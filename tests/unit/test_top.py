@@ -187,6 +187,6 @@ def test_an_api_that_is_away_is_said_and_the_last_figures_stay(world: World) -> 
 
 
 def test_without_a_terminal_it_says_what_to_use(world: World) -> None:
-    done = CliRunner().invoke(app, ["top", "--api-url", world.cli.url, "--token", TOKEN])
+    done = CliRunner().invoke(app, ["top", "--api-url", world.cli.url])
     assert done.exit_code == 2
     assert "muster status --json" in done.stderr
