@@ -101,15 +101,17 @@ class Fleet:
         free_since = max(
             container.booted_at, world.store_trouble_until, *(p.troubled_until for p in container.living)
         )
-        if self.status(container.worker_id) in LIVE or free_since > now:
+        status = self.status(container.worker_id)
+        # It had said goodbye, claimed once more and come back; the store forgot that it came back.
+        forgotten = bool(world.store_world.lost) and status == "terminated"
+        if status in LIVE or free_since > now or forgotten:
             self._uncounted.pop(container.worker_id, None)
         else:
             since = max(self._uncounted.setdefault(container.worker_id, now), free_since)
             if now - since > LEAVE_S:
                 world.violate(
                     "who is not counted leaves",
-                    f"{container.worker_id} is {self.status(container.worker_id)} and still there "
-                    f"{now - since:.1f} s later",
+                    f"{container.worker_id} is {status} and still there {now - since:.1f} s later",
                 )
         self._works(container, max(free_since, self._idle.get(container.worker_id, now)), now)
         if self._nothing_to_do_since is not None:

@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 import subprocess
 from collections.abc import Callable
+from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -128,13 +130,10 @@ class Container:
 
     def _main(self) -> None:
         plan = self.world.plan
-        argv = ["--pool", self.world.pool_name, "--url", "sim:", "--worker-id", self.worker_id]
-        argv += ["--heartbeat", str(HEARTBEAT_S), "--idle-exit", str(IDLE_EXIT_S), "--drain", str(DRAIN_S)]
-        argv += ["--time-limit", str(TIME_LIMIT_S), "--batch", str(plan.batch)]
-        argv += ["--processor", "sim=sim.jobs.processes:work"]
-        argv += ["--max-jobs", str(plan.max_jobs)] if plan.max_jobs else []
+        told = vars(_options(self.world.pool_name, plan.batch, plan.max_jobs))
+        options = argparse.Namespace(**{**told, "worker_id": self.worker_id})
         try:
-            code = job_worker.JobWorker(job_worker.parse(argv), self.world.launcher).run()
+            code = job_worker.JobWorker(options, self.world.launcher).run()
         except Exception as crashed:  # noqa: BLE001 - what Python does with an exception: exit 1
             self.world.surprised(self.worker_id, crashed)
             code = 1
@@ -167,6 +166,16 @@ class Container:
             self.exited(-signal.SIGTERM)
         else:
             parent.spawn(lambda: handler(signal.SIGTERM, None))
+
+
+@cache
+def _options(pool: str, batch: int, max_jobs: int | None) -> argparse.Namespace:
+    """A worker's command line, parsed once: parsing it costs as much as a second of virtual time."""
+    argv = ["--pool", pool, "--url", "sim:", "--worker-id", "reserved", "--batch", str(batch)]
+    argv += ["--heartbeat", str(HEARTBEAT_S), "--idle-exit", str(IDLE_EXIT_S), "--drain", str(DRAIN_S)]
+    argv += ["--time-limit", str(TIME_LIMIT_S), "--processor", "sim=sim.jobs.processes:work"]
+    argv += ["--max-jobs", str(max_jobs)] if max_jobs else []
+    return job_worker.parse(argv)
 
 
 class SimSlot(Slot):

@@ -6,11 +6,14 @@ from sim.jobs.install import installed
 from sim.jobs.plan import Plan, make_plan
 from sim.jobs.world import JobWorld
 from sim.run import Outcome
+from sim.store_world import Backend
 
 
-def run_plan(plan: Plan, *, keep_trace: bool = False) -> tuple[Outcome, list[str]]:
+def run_plan(
+    plan: Plan, *, keep_trace: bool = False, backend: Backend | None = None
+) -> tuple[Outcome, list[str]]:
     """Live through one plan. Call inside `installed()`."""
-    world = JobWorld(plan, keep_trace=keep_trace)
+    world = JobWorld(plan, keep_trace=keep_trace, backend=backend)
     world.run()
     outcome = Outcome(plan.seed, world.loop.steps, dict(world.faults), world.trace_hash, 0.0, plan.lossy)
     if world.violation is not None:

@@ -27,7 +27,7 @@ from sim.jobs.record import Record
 from sim.jobs.store import JobClient, JobStore
 from sim.loop import Actor, Killed, Loop
 from sim.plan import START, Fault
-from sim.store_world import StoreWorld
+from sim.store_world import Backend, StoreWorld
 from sim.world import Violation
 
 #: How long the pool may take to be done and empty: a launch that never comes is given 5 minutes, twice.
@@ -45,7 +45,7 @@ class JobWorld:
     pool_name = "p"
     skew = SKEW_S
 
-    def __init__(self, plan: Plan, *, keep_trace: bool = False) -> None:
+    def __init__(self, plan: Plan, *, keep_trace: bool = False, backend: Backend | None = None) -> None:
         self.plan = plan
         self.rng = Random(f"job-weather-{plan.seed}")
         self.loop: Loop = Loop(START)
@@ -64,7 +64,7 @@ class JobWorld:
         self.delayed: set[str] = set()
         self.known: list[str] = []  #: the ids that people were given
         self._numbers = itertools.count(1)
-        backend = JobStore(lambda: self.loop.now, self._lost_writes)
+        backend = backend or JobStore(lambda: self.loop.now, self._lost_writes)
         self.store_world: Any = StoreWorld(self, lossy=plan.lossy, backend=backend)  # type: ignore[arg-type]
         self.client = JobClient(self.store_world)
         self.store = core_store.Store(self.client)

@@ -1,0 +1,30 @@
+"""The check of the checker: the job world finds every deliberate bug in the job code."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.jobs.install import installed
+from sim.jobs.mutants import MUTANTS
+from sim.jobs.plan import make_plan
+from sim.jobs.run import run_plan
+from sim.mutants import Mutant
+
+#: A mutant must be found within this many seeds of the place where its hunt begins.
+WITHIN = 2000
+
+
+def test_there_are_enough_mutants_and_each_has_a_name_of_its_own() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 8
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_job_world_finds(mutant: Mutant) -> None:
+    with installed():
+        assert not run_plan(make_plan(mutant.seed))[0].violation, "the seed fails without the mutant, too"
+        with mutant.alive():
+            for seed in range(mutant.seed, mutant.seed + WITHIN):
+                if run_plan(make_plan(seed))[0].violation:
+                    return
+    pytest.fail(f"not found within {WITHIN} seeds")
