@@ -1,33 +1,14 @@
-"""`muster pool` and `muster queues`."""
+"""`muster queues`."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from cli.session import Cli, add, command, table
 
 app = typer.Typer(no_args_is_help=True)
-
-
-@app.command()
-@command
-def pool(
-    cli: Cli, target: Annotated[int | None, typer.Option(min=0, help="Keep this many idle workers.")] = None
-) -> None:
-    """Show the warm pool, or set its target.
-
-    Example: muster pool --target 8
-    """
-    if target is None:
-        found = cli.call("GET", "/v1/pool")
-    else:
-        found = cli.call("PUT", "/v1/pool", json={"target": target})
-    lines = table("", "")
-    for name, value in found.items():
-        add(lines, name, "-" if value is None else str(value))
-    cli.show(found, lines)
 
 
 @app.command()

@@ -17,7 +17,9 @@ COMMANDS = (
     LazyCommand("explain", "cli.workers:app", "Say why a worker is as it is, and what comes next."),
     LazyCommand("logs", "cli.workers:app", "Show a worker's output."),
     LazyCommand("top", "cli.top:top", "Watch the fleet in the terminal, and command it from there."),
-    LazyCommand("pool", "cli.fleet:app", "Show the warm pool, or set its target."),
+    LazyCommand(
+        "pool", "cli.pool:app", "Show the warm pool, set its target, or replay what it might have been."
+    ),
     LazyCommand("queues", "cli.fleet:app", "Show every queue with what waits in it."),
     LazyCommand("dlq", "cli.dlq:app", "Look at messages that were given up, send them again or drop them."),
     LazyCommand("jobs", "cli.jobs:app", "Finite work on workers that exist only while there is work."),

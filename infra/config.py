@@ -85,6 +85,10 @@ class Environment:
     pool_target: int = blueprint.POOL_TARGET
     #: The pool manager follows the claim rate, from `pool_target` on.
     pool_adaptive: bool = False
+    #: When more must wait than demand has shown, such as `mon-fri 09:10-09:45 America/New_York 180`.
+    pool_windows: str = ""
+    #: The most warm workers that demand and calendar may ask for.
+    pool_cap: int = blueprint.POOL_CAP
     claim_channel: ClaimChannel = ClaimChannel.SQS
     #: Concurrency of worker_control and order_tasks, within the blueprint's range.
     queue_concurrency: int = 50

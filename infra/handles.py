@@ -176,6 +176,8 @@ def shared_variables(environment: Environment, version: str) -> dict[str, str]:
         "MUSTER_POOL": "default",
         "MUSTER_POOL_TARGET": str(environment.pool_target),
         "MUSTER_POOL_ADAPTIVE": str(environment.pool_adaptive).lower(),
+        "MUSTER_POOL_WINDOWS": environment.pool_windows,
+        "MUSTER_POOL_CAP": str(environment.pool_cap),
         "MUSTER_CLAIM_CHANNEL": environment.claim_channel.value,
         "MUSTER_OTLP_ENDPOINT": environment.otlp_endpoint,
         "POWERTOOLS_SERVICE_NAME": "muster",

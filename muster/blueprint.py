@@ -261,11 +261,11 @@ POOL_LAUNCH_DEADLINE = timedelta(minutes=5)
 #: pool_manager is woken early when a claim takes idle below this share of the target.
 POOL_LOW_WATER = 0.5
 
-#: Adaptive target: the time of a refill (a cold boot with a new instance), the share of such windows that the
-#: pool should serve whole, how far back demand is remembered, and the budget cap.
+#: Adaptive target: the time of a refill (a cold boot with a new instance), the share of refill times that the
+#: pool should serve whole, how far back the claim rate is looked at, and the budget cap.
 POOL_REFILL = timedelta(minutes=3)
-POOL_HIT_RATE = 0.95
-POOL_DEMAND_MEMORY = timedelta(hours=1)
+POOL_HIT_RATE = 0.99
+POOL_DEMAND_MEMORY = timedelta(minutes=20)
 POOL_CAP = 50
 
 #: A record that may pass later comes back after this, instead of after the whole visibility timeout.

@@ -95,6 +95,12 @@ class Prices:
         return self.values["each"][name] * count
 
 
+def pool_usd(worker_hours: float, prices: Prices) -> float:
+    """What waiting workers cost: their share of an instance."""
+    hosts = worker_hours / blueprint.WORKERS.tasks_per_instance / HOURS
+    return prices.hourly(blueprint.WORKERS.instance.type, hosts)
+
+
 def worker_hosts(footprint: Footprint, users: int) -> int:
     """Instances for users and warm pool, at the blueprint's tasks per instance."""
     needed = ceil((users + footprint.pool_target) / blueprint.WORKERS.tasks_per_instance)

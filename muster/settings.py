@@ -58,6 +58,10 @@ class Settings:
     pool_target: int = blueprint.POOL_TARGET
     #: Let recent demand raise the target above that number.
     pool_adaptive: bool = False
+    #: The calendar's windows, with `;` between them: `mon-fri 09:10-09:45 America/New_York 180`.
+    pool_windows: str = ""
+    #: The most warm workers that demand and calendar may ask for: the budget.
+    pool_cap: int = blueprint.POOL_CAP
     #: Code version that a pool worker must have to take a claim.
     version: str = "dev"
     #: Name of the maintenance_worker function.

@@ -7,6 +7,7 @@ or the deadline passes, so two managers, a slow launch or a lost answer cannot o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from muster import blueprint, keys, steps
 from muster.deps import Deps
 from muster.errors import MusterError, TryLater
 from muster.launchers.port import Launch, TaskKind
-from muster.pool_target import adaptive_target
+from muster.pool_target import Window, pool_target
 from muster.store import command, fields
 
 #: Most launches of one run: the rest comes with the next, so that a refill cannot eat the whole call budget.
@@ -69,18 +70,25 @@ def manage(deps: Deps, target: int, run_id: str) -> PoolReport:
     )
 
 
-def target_of(deps: Deps, default: int, *, adaptive: bool = False) -> int:
-    """The target an operator has set, else the deployment's own, or what recent demand asks for above it."""
+def target_of(
+    deps: Deps,
+    default: int,
+    *,
+    adaptive: bool = False,
+    cap: int = blueprint.POOL_CAP,
+    windows: Sequence[Window] = (),
+) -> int:
+    """The target an operator has set, else the deployment's own, or what demand and calendar ask above it."""
     wanted, demand = deps.store.run(
         command("HGET", keys.pool_config(deps.pool), "wanted", parse=lambda reply: reply),
         command("ZRANGE", keys.pool_demand(deps.pool), 0, -1, "WITHSCORES", parse=_moments),
     )
     if wanted is not None:
         return int(wanted)
-    if not adaptive:
-        return default
     now_ms = round(deps.clock.now() * 1000)
-    return adaptive_target(demand, now_ms, floor=default, cap=max(default, blueprint.POOL_CAP))
+    return pool_target(
+        demand, now_ms, floor=default, cap=max(default, cap), adaptive=adaptive, windows=windows
+    )
 
 
 def _moments(reply: Any) -> list[int]:

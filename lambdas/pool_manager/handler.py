@@ -13,6 +13,7 @@ from lambdas.wiring import wired
 from muster.blueprint import FN_POOL_MANAGER
 from muster.budget import Priority
 from muster.errors import BadCommand
+from muster.pool_target import parse_windows
 from muster.warm_pool import manage, target_of
 
 log = logger(FN_POOL_MANAGER.name)
@@ -29,7 +30,14 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
         return {"pool_id": event["pool_id"], "launched": launched}
     deps = wiring.deps(Priority.REFILL)
     with metrics(FN_POOL_MANAGER.name) as emitter:
-        target = target_of(deps, wiring.settings.pool_target, adaptive=wiring.settings.pool_adaptive)
+        settings = wiring.settings
+        target = target_of(
+            deps,
+            settings.pool_target,
+            adaptive=settings.pool_adaptive,
+            cap=settings.pool_cap,
+            windows=parse_windows(settings.pool_windows),
+        )
         report = manage(deps, target, context.aws_request_id)
         emitter.add(Metric.POOL_IDLE, report.idle)
         emitter.add(Metric.POOL_TARGET, report.target)
