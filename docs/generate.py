@@ -12,9 +12,14 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from fastapi.routing import APIRoute
+
+from api import access
+from api.routes import bulk, events, fleet, health, jobs, me, timeline, workers
+from api.routes import orders as order_routes
 from cli.main import COMMANDS
 from lambdas import telemetry
 from muster import commands, keys, orders, settings
@@ -94,6 +99,31 @@ def _fields(message: type, rules: Mapping[str, Rule]) -> str:
     return "| field | must be | required, else default |\n| --- | --- | --- |\n" + "\n".join(rows)
 
 
+#: Guard of a route -> who comes in, reading and changing.
+_WHO = {
+    access.of_the_fleet: ("operator, viewer", "operator"),
+    access.of_one_user: ("operator, viewer, that user", "operator, that user"),
+    access.of_anybody: ("every good token", ""),
+    access.of_nobody: ("everybody, without a token", ""),
+}
+
+
+def routes_part() -> str:
+    """Every route with who may call it. No router asks its source for anything before a request comes."""
+    nothing: Any = SimpleNamespace(url="memory://")
+    parts = (workers, timeline, bulk, fleet, order_routes, jobs, events, me, health)
+    rows = []
+    for route in (
+        route for part in parts for route in part.router(nothing).routes if isinstance(route, APIRoute)
+    ):
+        guard = next(g for g in _WHO if any(d.call is g for d in route.dependant.dependencies))
+        for method in sorted(route.methods - {"HEAD"}):
+            who = _WHO[guard][method not in access.READS]
+            asked = ", ".join(f"`{field.alias}`" for field in route.dependant.query_params)
+            rows.append(f"| `{method} {route.path}` | {route.summary or ''} | {asked} | {who} |")
+    return "| request | what it is | query | who |\n| --- | --- | --- | --- |\n" + "\n".join(rows)
+
+
 def commands_part() -> str:
     """Every command with its own options, in the order of `muster --help`."""
     return "\n\n".join(
@@ -170,6 +200,7 @@ def pages() -> dict[str, str]:
         "keys.md": keys_page(),
         "metrics.md": metrics_page(),
         "messages.md": messages_page(),
+        "api.md": _with_part("api.md", "routes", routes_part()),
         "cli.md": _with_part("cli.md", "commands", commands_part()),
     }
 

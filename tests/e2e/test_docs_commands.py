@@ -55,7 +55,7 @@ PAGES = [page for page in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
     """What `make up` runs; every page may use it."""
-    made = EngineProcess(tmp_path_factory.mktemp("docs") / ".muster", "--pool", "1")
+    made = EngineProcess(tmp_path_factory.mktemp("docs") / ".muster", "--pool", "1", "--session", "broker")
     try:
         yield made.start()
     finally:
