@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,14 @@ import redis
 
 from bench import fleet
 from local.valkey import EmbeddedValkey, embedded_valkey
+from muster import blueprint, keys, steps
 from muster.claims import ValkeyChannel
 from muster.clock import SystemClock
 from muster.deps import Deps
 from muster.launchers.ecs import EcsLauncher
 from muster.maintenance import Batch, BatchReport, sweep, sweep_batch
 from muster.queues import SqsCommands
-from muster.store import Step, Store
+from muster.store import Step, Store, command
 
 PROCESSES = 2
 SIZES = (10_000, 100_000, 1_000_000)
@@ -177,6 +178,45 @@ def _sweep_once(me: Side, pool: Any, run_id: str, server: psutil.Process, users:
     return row
 
 
+def due_index(server: EmbeddedValkey, users: int) -> dict[str, Any]:
+    """What the alternative would cost: a due time per user, written at every beat, instead of a glance a sweep.
+
+    In CPU of the one thread that all beats share. See docs/decisions/0010.
+    """
+    store = Store(server.client(socket_timeout=60))
+    process = psutil.Process(int(store.client.info("server")["process_id"]))
+    names = [fleet.user(number) for number in range(min(users, 100_000))]
+
+    def per_user_us(step: Callable[[str], Step[Any]]) -> float:
+        before = _cpu(process)
+        for start in range(0, len(names), 500):
+            store.run(*map(step, names[start : start + 500]))
+        return (_cpu(process) - before) / len(names) * 1e6
+
+    def due(user: str) -> Step[int]:
+        # One user in a thousand is overdue.
+        at = 0 if int(user[-8:]) % fleet.BROKEN_EVERY == 0 else 1
+        return command("ZADD", f"users:due:{keys.bucket_of(user):02x}", at, user, parse=int)
+
+    glance, _, zadd = per_user_us(steps.glance), per_user_us(due), per_user_us(due)
+    looks = [
+        command("ZRANGEBYSCORE", f"users:due:{bucket:02x}", "-inf", 0, parse=len)
+        for bucket in range(blueprint.INDEX_BUCKETS)
+    ]
+    began = time.monotonic()
+    found = sum(store.run(*looks))
+    return {
+        "a glance, us of Valkey": round(glance, 1),
+        "a due time, us of Valkey": round(zadd, 1),
+        f"finding {found} overdue of {len(names):,} in a due index, ms": round(
+            1000 * (time.monotonic() - began), 1
+        ),
+        "due times a sweep period, us of Valkey per user": round(
+            zadd * (blueprint.FN_MAINTENANCE.every or blueprint.MARK_TTL) / blueprint.MARK_BEAT, 1
+        ),
+    }
+
+
 def _cpu(process: psutil.Process) -> float:
     times = process.cpu_times()
     return float(times.user + times.system)
@@ -240,7 +280,9 @@ def main(argv: list[str] | None = None) -> int:
     ):
         for users in options.users or (QUICK_SIZES if options.quick else SIZES):
             rows.append(measure(server, users))
+        alternative = due_index(server, rows[-1].users)
     said = answer(rows)
+    said["figures"] |= alternative
     for name, value in (said["figures"] | said["ratios"]).items():
         print(f"{name:55}{value!s:>30}")
     print(f"lost {said['lost']}, doubled {said['doubled']}")

@@ -165,6 +165,8 @@ class WorkerFleet:
 
 API = ApiService()
 WORKERS = WorkerFleet()
+#: The ways to fill an instance, by name; what `muster cost` compares.
+WORKER_PROFILES = {"seed": WORKERS}
 
 #: What the source measured on AWS from message to ready; the yardstick for our own figures.
 AWS_WARM_READY = timedelta(milliseconds=332)

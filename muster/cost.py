@@ -15,6 +15,7 @@ from math import ceil
 from typing import Any
 
 from muster import blueprint
+from muster.blueprint import WorkerFleet
 
 HOURS = 730
 MINUTES = HOURS * 60
@@ -31,6 +32,11 @@ IDLE_POLLS = 5 * SECONDS / 20
 POOL_POLL_S = 2.0
 LOG_GB_PER_THOUSAND_USERS = 10.0
 OWN_METRICS = 20
+
+WORKER_INSTANCES = "worker instances"  #: the part of the bill that a choice of compute changes
+#: The least that a user's worker could have to itself: Fargate's smallest task, and the smallest instance.
+FARGATE_VCPU, FARGATE_GB = 0.25, 0.5
+OWN_INSTANCE, OWN_INSTANCE_DISK_GB = "t4g.nano", 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +107,17 @@ def pool_usd(worker_hours: float, prices: Prices) -> float:
     return prices.hourly(blueprint.WORKERS.instance.type, hosts)
 
 
-def worker_hosts(footprint: Footprint, users: int) -> int:
-    """Instances for users and warm pool, at the blueprint's tasks per instance."""
-    needed = ceil((users + footprint.pool_target) / blueprint.WORKERS.tasks_per_instance)
+def worker_hosts(footprint: Footprint, users: int, fleet: WorkerFleet = blueprint.WORKERS) -> int:
+    """Instances for users and warm pool, at the profile's tasks per instance."""
+    needed = ceil((users + footprint.pool_target) / fleet.tasks_per_instance)
     return max(footprint.least_worker_hosts, needed)
 
 
-def monthly(footprint: Footprint, load: Load, prices: Prices) -> dict[str, float]:
+def monthly(
+    footprint: Footprint, load: Load, prices: Prices, fleet: WorkerFleet = blueprint.WORKERS
+) -> dict[str, float]:
     """USD a month by part, the largest question first."""
-    hosts = worker_hosts(footprint, load.users)
+    hosts = worker_hosts(footprint, load.users, fleet)
     starts = load.users * load.starts_per_user_per_day * 30
     orders = load.users * load.orders_per_user_per_day * 30
     batches = ceil(load.users / blueprint.SWEEP_BATCH_USERS) * MINUTES
@@ -120,7 +128,7 @@ def monthly(footprint: Footprint, load: Load, prices: Prices) -> dict[str, float
     messages = 3 * (starts + orders) + 2 * IDLE_POLLS
     claims = 3 * starts + footprint.pool_target * SECONDS / POOL_POLL_S
     return {
-        "worker instances": prices.hourly(blueprint.WORKERS.instance.type, hosts)
+        WORKER_INSTANCES: prices.hourly(fleet.instance.type, hosts)
         + prices.monthly("disk_gb", hosts * DISK_GB_PER_HOST),
         "API instances": prices.hourly(blueprint.API.instance.type, footprint.api_hosts)
         + prices.monthly("disk_gb", footprint.api_hosts * DISK_GB_PER_HOST),
@@ -139,3 +147,34 @@ def monthly(footprint: Footprint, load: Load, prices: Prices) -> dict[str, float
         + prices.each("log_gb", load.users / 1000 * LOG_GB_PER_THOUSAND_USERS),
         "firewall": prices.monthly("waf", int(footprint.waf)),
     }
+
+
+def compute_of(footprint: Footprint, load: Load, prices: Prices) -> dict[str, float]:
+    """USD a month for what runs the workers, by way of running them; the rest of the bill is the same.
+
+    A worker of its own needs no warm pool, and none is counted for it.
+    """
+    ours = {
+        f"{name} profile, {fleet.tasks_per_instance} on one {fleet.instance.type}": monthly(
+            footprint, load, prices, fleet
+        )[WORKER_INSTANCES]
+        for name, fleet in blueprint.WORKER_PROFILES.items()
+    }
+    fargate = prices.hourly("fargate_vcpu", FARGATE_VCPU) + prices.hourly("fargate_gb", FARGATE_GB)
+    instance = prices.hourly(OWN_INSTANCE) + prices.monthly("disk_gb", OWN_INSTANCE_DISK_GB)
+    return ours | {
+        f"Fargate task per user, {FARGATE_VCPU} vCPU and {FARGATE_GB} GB": fargate * load.users,
+        f"always-on {OWN_INSTANCE} per user": instance * load.users,
+    }
+
+
+def million_starts(prices: Prices) -> float:
+    """USD for a million warm starts: their messages, claims and function runs."""
+    starts = 1_000_000
+    gb = blueprint.FN_WORKER_CONTROL.memory_mb / 1024
+    return (
+        prices.millions("sqs_fifo", 3 * starts)
+        + prices.millions("sqs_standard", 3 * starts)
+        + prices.millions("invocation", starts)
+        + prices.each("lambda_gb_second", starts * COMMAND_RUN_S * gb)
+    )

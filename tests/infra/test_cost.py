@@ -9,7 +9,16 @@ import sys
 import pytest
 
 from infra.config import ENVIRONMENTS
-from muster.cost import FOOTPRINTS, Load, Prices, monthly, worker_hosts
+from muster import blueprint
+from muster.cost import (
+    FOOTPRINTS,
+    Load,
+    Prices,
+    compute_of,
+    million_starts,
+    monthly,
+    worker_hosts,
+)
 from tests.infra.synthesis import Synth
 
 
@@ -48,6 +57,27 @@ def test_an_idle_dev_pays_for_no_worker_and_a_user_costs_what_hosts_and_secrets_
     assert used["worker instances"] == pytest.approx(host)
     assert used["secrets"] - idle["secrets"] == pytest.approx(30 * prices.values["month"]["secret"])
     assert used["Valkey"] == idle["Valkey"]
+
+
+def test_sharing_an_instance_is_weighed_against_a_task_and_an_instance_of_ones_own() -> None:
+    prices, load = Prices.load(), Load(users=1000)
+    ways = compute_of(FOOTPRINTS["prod"], load, prices)
+    hour, disk = prices.values["hour"], prices.values["month"]["disk_gb"]
+    assert [usd for way, usd in ways.items() if "Fargate" in way] == [
+        pytest.approx(730_000 * (0.25 * hour["fargate_vcpu"] + 0.5 * hour["fargate_gb"]))
+    ]
+    assert [usd for way, usd in ways.items() if "t4g.nano" in way] == [
+        pytest.approx(1000 * (730 * hour["t4g.nano"] + 8 * disk))
+    ]
+    for name, fleet in blueprint.WORKER_PROFILES.items():
+        mine = monthly(FOOTPRINTS["prod"], load, prices, fleet)["worker instances"]
+        assert [usd for way, usd in ways.items() if way.startswith(name)] == [mine]
+
+
+def test_a_million_starts_cost_what_their_messages_and_runs_cost() -> None:
+    assert million_starts(Prices.load()) == pytest.approx(
+        3 * 0.50 + 3 * 0.40 + 0.20 + 500_000 * 0.25 * 0.0000133334
+    )
 
 
 def test_the_command_prints_stable_fields() -> None:
