@@ -179,7 +179,7 @@ def _sweep_once(me: Side, pool: Any, run_id: str, server: psutil.Process, users:
 
 
 def due_index(server: EmbeddedValkey, users: int) -> dict[str, Any]:
-    """What the alternative would cost: a due time per user, written at every beat, instead of a glance a sweep.
+    """What the alternative would cost: a due time written at every beat, instead of a glance at every sweep.
 
     In CPU of the one thread that all beats share. See docs/decisions/0010.
     """

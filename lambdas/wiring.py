@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -102,6 +103,7 @@ def from_settings(settings: Settings) -> Wiring:
             settings.capacity_provider,
             settings.container,
             CallBudget(store, priority),
+            time.sleep,
         )
 
     spans = Spans(settings.otlp_endpoint, "muster-worker-control")

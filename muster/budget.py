@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from enum import Enum
 
 from muster import steps
@@ -32,4 +33,7 @@ class CallBudget:
         floor = round(bucket.burst * self._priority.value)
         tag, *rest = self._store.one(steps.take_budget(bucket, calls, floor))
         if tag == "wait":
-            raise TryLater(f"the {bucket.name} budget is kept for more urgent calls; free in {rest[0]} ms")
+            raise TryLater(
+                f"the {bucket.name} budget is kept for more urgent calls; free in {rest[0]} ms",
+                timedelta(milliseconds=int(rest[0])),
+            )

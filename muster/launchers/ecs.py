@@ -12,7 +12,14 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
-from muster.blueprint import DESCRIBE_TASKS_MAX, ECS_MUTATE, ECS_READ, LIST_TASKS_PAGE, CallBucket
+from muster.blueprint import (
+    DESCRIBE_TASKS_MAX,
+    ECS_MUTATE,
+    ECS_READ,
+    LIST_PATIENCE,
+    LIST_TASKS_PAGE,
+    CallBucket,
+)
 from muster.errors import Refused, TryLater
 from muster.launchers.port import Launch, NewAttempt, TaskDied, TaskKind, TaskStatus, TaskView, identity
 
@@ -72,7 +79,7 @@ class EcsLauncher:
     """The `Launcher` on one ECS cluster. A task id is the task's ARN.
 
     `budget` is asked before every AWS call with its bucket and the number of calls; it raises
-    `TryLater` when this caller's share is used up.
+    `TryLater` when this caller's share is used up. A listing waits for it, if it is given a `wait`.
     """
 
     def __init__(
@@ -83,6 +90,7 @@ class EcsLauncher:
         capacity_provider: str,
         container: str,
         budget: Budget | None = None,
+        wait: Callable[[float], None] | None = None,
     ) -> None:
         self._client = client
         self._cluster = cluster
@@ -90,6 +98,7 @@ class EcsLauncher:
         self._capacity_provider = capacity_provider
         self._container = container
         self._budget = budget
+        self._wait = wait
 
     def run(self, launch: Launch) -> str:
         request = self._request(launch)
@@ -127,6 +136,7 @@ class EcsLauncher:
         return views
 
     def tasks(self) -> Iterator[str]:
+        patience = LIST_PATIENCE.total_seconds()
         for kind in TaskKind:
             # startedBy must be the only filter; the desired status is RUNNING when none is given.
             request = {
@@ -139,6 +149,13 @@ class EcsLauncher:
                     page = self._call(ECS_READ, self._client.list_tasks, **request)
                 except ClientError as error:
                     raise _translated(error, "ListTasks") from error
+                except TryLater as busy:
+                    pause = busy.after.total_seconds() if busy.after else patience + 1
+                    if self._wait is None or pause > patience:
+                        raise
+                    patience -= pause
+                    self._wait(pause)
+                    continue
                 yield from page["taskArns"]
                 if not page.get("nextToken"):
                     break

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import timedelta
+
 import pytest
 
-from muster.blueprint import ECS_MUTATE
+from bench.fleet import FakeEcs
+from muster.blueprint import ECS_MUTATE, LIST_PATIENCE
 from muster.budget import CallBudget, Priority
 from muster.errors import TryLater
+from muster.launchers import ecs
+from muster.launchers.ecs import EcsLauncher
 from tests.worlds import CountingStore, virtual_world
 
 
@@ -46,3 +52,26 @@ def test_a_start_never_asks_and_costs_no_round_trip(monkeypatch: pytest.MonkeyPa
     for _ in range(1000):
         CallBudget(store, Priority.START)(ECS_MUTATE, 1)
     assert store.round_trips == 0
+
+
+def test_a_listing_waits_for_its_share_and_gives_up_when_that_takes_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without the wait a cell of more than 7,000 tasks would never be listed whole, and no orphan found."""
+    w, clock = virtual_world(monkeypatch)
+    budget, tasks = CallBudget(w.store, Priority.REPAIR), 15_000
+
+    def listed(wait: Callable[[float], None] | None) -> int:
+        client = FakeEcs(tasks)
+        return len(
+            list(EcsLauncher(client, "cluster", "worker:1", "workers", "worker", budget, wait).tasks())
+        )
+
+    with pytest.raises(TryLater):
+        listed(None)
+    began = clock.now()
+    assert listed(clock.advance) > tasks * 0.99
+    assert 0 < clock.now() - began < LIST_PATIENCE.total_seconds()
+    monkeypatch.setattr(ecs, "LIST_PATIENCE", timedelta(seconds=1))
+    with pytest.raises(TryLater):
+        listed(clock.advance)
