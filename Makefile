@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: docs help setup up demo supervise sim chaos synth test bench bench-check lint format clean
+.PHONY: docs screenshots help setup up demo supervise sim chaos synth test bench bench-check lint format clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -46,6 +46,9 @@ node_modules/.ready: package.json package-lock.json $(READY)
 synth: $(READY) node_modules/.ready ## write the AWS templates to cdk.out (ENVIRONMENT=dev, stage or prod)
 	@PATH="$(abspath $(BIN)):$(NODE_BIN):$$PATH" CDK_DISABLE_CLI_TELEMETRY=true \
 	  node_modules/.bin/cdk synth --quiet --no-notices -c environment=$(ENVIRONMENT)
+
+screenshots: $(READY) ## take the pictures of the fleet page in docs/img, with a real engine and browser
+	$(BIN)/python -m docs.screenshots
 
 docs: $(READY) ## build the documentation as a site in build/site, and fail on a dead link
 	$(BIN)/python docs/generate.py

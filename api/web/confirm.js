@@ -18,7 +18,7 @@ export function notice(text) {
 }
 
 /** Ask, and `go(reason, key)` when the answer is yes. It returns what to tell; an error is shown and may be retried. */
-export function ask({ question, body, label, needsReason = false, hasReason = true, danger = false, go }) {
+export function ask({ question, body, label, needsReason = false, needsUser = false, danger = false, go }) {
   const dialog = $("confirm");
   const key = newKey();
   const show = (texts) => {
@@ -30,7 +30,9 @@ export function ask({ question, body, label, needsReason = false, hasReason = tr
   say($("refusal"), "");
   $("reason").value = "";
   $("reason").required = needsReason;
-  $("reason").hidden = $("reason-label").hidden = !hasReason;
+  $("subject").value = "";
+  $("subject").required = needsUser;
+  $("subject").disabled = $("subject").hidden = $("subject-label").hidden = !needsUser;
   $("reason-label").textContent = needsReason ? "Reason (goes into the audit log)" : "Reason (optional, goes into the audit log)";
   $("go").classList.toggle("danger", danger);
   $("go").disabled = false;
@@ -52,7 +54,22 @@ export function ask({ question, body, label, needsReason = false, hasReason = tr
   };
   $("cancel").onclick = () => dialog.close();
   dialog.showModal();
-  (hasReason ? $("reason") : $("cancel")).focus();
+  $(needsUser ? "subject" : "reason").focus();
+}
+
+/** A worker for a user that is not in the list: a new one, or one that was stopped and forgotten. */
+export function askNew() {
+  ask({
+    question: "Start a worker",
+    body: h("p", {}, CONSEQUENCES.start.replace(" for each", " for this user")),
+    label: "Start",
+    needsUser: true,
+    go: async (reason, key) => {
+      const user = $("subject").value.trim();
+      await change("POST", `/v1/workers/${encodeURIComponent(user)}/start`, { key, reason, body: {} });
+      return `Start of ${user} was accepted; the page follows when it is done.`;
+    },
+  });
 }
 
 export function askOne(user, action) {

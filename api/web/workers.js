@@ -1,7 +1,7 @@
 // The table of workers. The server filters, sorts and cuts; the address holds the filter, the order and the page.
 
 import { get } from "./api.js";
-import { askMany, askOne } from "./confirm.js";
+import { askMany, askNew, askOne } from "./confirm.js";
 import { $, ago, badge, card, count, h, keyed, nothing, plural, put, say, took, words } from "./dom.js";
 import { look, place, trail, worker as workerAddress } from "./place.js";
 
@@ -25,7 +25,8 @@ export function make(me) {
     clearTimeout(typing);
     typing = setTimeout(() => look({ q: search.value.trim() }, { replace: true }), TYPING_MS);
   } });
-  put(section.aside, h("label", { for: "search" }, "Search"), search);
+  put(section.aside, h("label", { for: "search" }, "Search"), search,
+    changes ? h("button", { type: "button", id: "new-worker", onclick: askNew }, "Start a worker…") : null);
   const columns = changes ? [...COLUMNS, ["Actions"]] : COLUMNS;
   heads = columns.map(([name, sort]) => h("th", { scope: "col", role: "columnheader", "data-sort": sort, class: sort ? null : "only" },
     sort ? h("button", { type: "button", onclick: () => look({ sort: (place().query.sort || "user_id") === sort ? `-${sort}` : sort }) }, name) : name));
@@ -125,9 +126,9 @@ function makeRow(worker) {
 
 function fillRow(row, worker) {
   const { cells } = row;
-  if (cells[1].dataset.phase !== worker.phase) {
+  if (cells[1].dataset.shown !== worker.phase) {
     put(cells[1], badge(worker.phase));
-    cells[1].dataset.phase = worker.phase;
+    cells[1].dataset.shown = worker.phase;
   }
   const texts = [
     worker.since ? ago(worker.since) : "",
