@@ -1,4 +1,4 @@
-"""`muster chaos`: break everything around the workers, and let their own journals be the judge."""
+"""`muster chaos`: break everything around the workers; the broker and their own journals are the judges."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def chaos(
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
 ) -> None:
-    """Kill, freeze and starve workers, Valkey, the queues, the API and the engine under load; then audit.
+    """Break workers, Valkey, the queues, the broker, the API and the engine while users trade; then audit.
 
     Example: muster chaos --minutes 2 --seed 7 --plot chaos.svg
     """
     from rich.console import Console
 
     from local.chaos import Chaos
-    from local.chaos import plot as draw
+    from local.chaos_report import plot as draw
 
     console = Console(stderr=True, quiet=json_output)
     with tempfile.TemporaryDirectory(prefix="muster-chaos-") as folder:

@@ -108,7 +108,7 @@ class _Demo:
         return self._summary
 
     def _story(self) -> None:
-        self._trader.allow_two_streams()
+        self._trader.turn()
         self._say(f"filling a warm pool of {POOL}")
         until(lambda: self._engine.get("/v1/pool")["idle"] >= POOL, "the pool is full", 40)
 
@@ -189,7 +189,7 @@ class _Demo:
         self._say("waiting until the broker was asked about every order")
         summary = self._summary
         try:
-            until(lambda: not self._trader.unsettled(), "every order is verified", 60)
+            until(lambda: not self._trader.unverified(), "every order is verified", 60)
         except TimeoutError as late:
             summary.promises_broken.append(str(late))
         judged = self._trader.judge()
@@ -197,7 +197,7 @@ class _Demo:
         summary.orders_executed_twice = judged.executed_twice
         summary.promises_broken += judged.wrong
         summary.order_p50_ms, summary.order_p95_ms = _percentiles(self._trader.to_final_ms(self._calm))
-        doubled = self._trader.overlaps()
+        doubled = sorted({one.key_id for one in self._trader.shared()})
         summary.double_workers = len(doubled)
         if doubled:
             summary.promises_broken.append(f"the broker saw two workers at once for {', '.join(doubled)}")

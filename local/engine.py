@@ -55,6 +55,7 @@ from muster.settings import Settings
 from muster.store import Store
 from muster.traces import Spans
 from muster.vault import secrets_reader
+from worker.broker import BrokerSession
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +103,8 @@ class Engine:
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="function")
         self._valkey: EmbeddedValkey | None = None
         self._aws = LocalAws(self._folder, options.aws_port)
-        self._paper = PaperService(self._folder / "paper") if options.session == BROKER_SESSION else None
+        self._session = _BROKER_CLASS if options.session == BROKER_SESSION else options.session
+        self._paper = PaperService(self._folder / "paper") if _trades(self._session) else None
         self._api: subprocess.Popen[bytes] | None = None
         self._sources: dict[str, EventSource] = {}
         self._schedules = Schedules(speed=options.speed)
@@ -208,10 +210,6 @@ class Engine:
         """What a session wants to know of this machine is passed on as it is: MUSTER_SESSION_*."""
         own = {name: value for name, value in os.environ.items() if name.startswith("MUSTER_SESSION_")}
         return self._environment() | own | {"MUSTER_SESSION": self._session}
-
-    @property
-    def _session(self) -> str:
-        return _BROKER_CLASS if self._paper else self.options.session
 
     def _fork_server(self) -> ForkServer | None:
         """Workers are forked from a process that has imported their code, unless each must be its own."""
@@ -440,6 +438,12 @@ class _NudgingCommands(SqsCommands):
         super().send(commands)
         if commands:
             self._wake()
+
+
+def _trades(session: str) -> bool:
+    """Whether a session needs a broker, and so the engine's own."""
+    module, _, attribute = session.partition(":")
+    return bool(attribute) and issubclass(getattr(import_module(module), attribute), BrokerSession)
 
 
 def _context(function: str) -> LambdaContext:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
 import httpx
 
 from local.driver import EngineProcess
-from local.paper.audit import overlaps
+from local.paper.audit import Shared, shared
 
 SYMBOL = "MSFT"
 #: What the book calls an end, and what the record of an order must say.
@@ -28,9 +28,10 @@ class Judged:
     """What the book says about the orders of a run. `wrong` is empty when every order has one truth."""
 
     orders: int = 0  #: accepted by the API
-    agreed: int = 0  #: final, verified, and as the broker has them
+    agreed: int = 0  #: final, and as the broker has them
     executed_twice: int = 0  #: orders that the book has more than once
     sent_twice: int = 0  #: attempts beyond the first, which the broker refused
+    unverified: int = 0  #: as the broker has them, but a check has not said so yet
     wrong: list[str] = field(default_factory=list)
 
 
@@ -41,11 +42,17 @@ class Trader:
         self._engine = engine
         self.accepted: dict[str, str] = {}  #: order id -> user
         self._closed: set[str] = set()
+        self._excused: set[str] = set()
+        self._lives: dict[str, tuple[float, float | None]] = {}
 
-    def allow_two_streams(self) -> None:
-        """Two connections of one key are let in, so that the broker's list can show them: a broker that
-        refuses the second would hide the fault."""
-        self._paper("PATCH", "/admin/faults", {"one_stream": False})
+    def turn(self, **knobs: Any) -> None:
+        """Turn knobs of the paper broker. Two connections of one key are always let in, so that its list can
+        show them: a broker that refuses the second would hide the fault."""
+        self._paper("PATCH", "/admin/faults", {"one_stream": False} | knobs)
+
+    def drop_streams(self) -> int:
+        """Cut every connection without a word; how many there were."""
+        return int(self._paper("POST", "/admin/drop-streams")["dropped"])
 
     def place(self, user: str, qty: int = 1) -> str:
         """An accepted order's id. `httpx.HTTPError` if it was not accepted, or nobody knows."""
@@ -59,16 +66,24 @@ class Trader:
         self.accepted[order_id] = user
         return order_id
 
-    def unsettled(self, users: set[str] | None = None) -> list[str]:
-        """Orders (of these users) that are not final and verified yet."""
-        rows = self._records(users)
-        return [name for name, row in rows.items() if not row["final"] or row["verified"] != "verified"]
+    def unfinished(self) -> list[str]:
+        """Orders that have no end yet."""
+        return [name for name, row in self._records().items() if not row["final"]]
+
+    def unverified(self) -> list[str]:
+        """Orders whose end the broker has not confirmed to a check yet."""
+        return [n for n, row in self._records().items() if n not in self._excused and not _verified(row)]
+
+    def excuse(self) -> None:
+        """The queue of checks is about to be lost: nobody will ask about these orders any more."""
+        self._excused |= set(self.unverified())
 
     def judge(self, *, close: bool = False) -> Judged:
         """Compare every record with the book, and the book with the records. `close` ends the account of the
         orders judged: their records may be lost from now on."""
         found = Judged(len(self.accepted))
         records = self._records()
+        self._lives |= {name: _life(row) for name, row in records.items()}
         held = self._paper("GET", "/audit/orders")
         book = {row["client_order_id"]: row for row in held}
         found.sent_twice = sum(row["attempts"] - 1 for row in held)
@@ -82,10 +97,20 @@ class Trader:
                 found.wrong.append(f"{name}: {why}")
             else:
                 found.agreed += 1
+                found.unverified += name not in self._excused and not _verified(row)
         found.agreed += len(self._closed)
         if close and not found.wrong:
             self._closed |= records.keys()
         return found
+
+    @property
+    def users(self) -> list[str]:
+        """Everybody who ever had an order accepted."""
+        return sorted(set(self.accepted.values()))
+
+    def lives(self) -> list[tuple[float, float | None]]:
+        """When each order judged so far was accepted, and when the broker was last asked about it."""
+        return list(self._lives.values())
 
     def to_final_ms(self, names: list[str]) -> list[float]:
         """How long each of these took from accepted to its end at the broker."""
@@ -96,15 +121,14 @@ class Trader:
             if name in records and records[name]["final"]
         ]
 
-    def overlaps(self) -> dict[str, timedelta]:
-        """Users who ever had two connections at once at the broker, and for how long in total."""
-        sessions = self._paper("GET", "/audit/sessions")
-        return {key.removeprefix("paper-"): both for key, both in overlaps(sessions, time.time()).items()}
+    def shared(self) -> list[Shared]:
+        """Every time the broker had two connections of one user."""
+        return shared(self._paper("GET", "/audit/sessions"), time.time())
 
-    def _records(self, users: set[str] | None = None) -> dict[str, dict[str, Any]]:
+    def _records(self) -> dict[str, dict[str, Any]]:
         """What Muster knows of every order that is not closed, also of one whose answer was lost."""
         rows: dict[str, dict[str, Any]] = {}
-        for user in sorted(set(self.accepted.values()) if users is None else users):
+        for user in self.users:
             cursor = ""
             while True:
                 params = {"cursor": cursor, "limit": 200}
@@ -127,9 +151,17 @@ def _instant(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
+def _life(row: dict[str, Any]) -> tuple[float, float | None]:
+    return _instant(row["created_at"]), row["checked_at"] and _instant(row["checked_at"])
+
+
+def _verified(row: dict[str, Any]) -> bool:
+    return bool(row["final"] and row["verified"] == "verified")
+
+
 def _differs(row: dict[str, Any], held: dict[str, Any] | None) -> str:
     """Why a record and the book do not tell the same story; empty if they do."""
-    if not row["final"] or row["verified"] != "verified":
+    if not row["final"]:
         return f"{row['status']}, {row['verified']}: {row['reason']}"
     if held is None:
         # An order the broker refused, or that was never sent, is in no book.

@@ -45,13 +45,15 @@ class Action(StrEnum):
     RESTART = "restart"
 
 
+#: The name of a secret or its ARN: what a message says instead of credentials.
+CREDENTIALS_REF = words(r"[A-Za-z0-9/_+=.@:-]{0,512}", "at most 512 of A-Z a-z 0-9 / _ + = . @ : -")
 RULES = {
     "version": whole(1, 1),
     "action": one_of(Action),
     "user_id": USER_ID,
     "command_id": words(r"[\x21-\x7e]{1,128}", "1-128 printable ASCII characters without spaces"),
     "issued_at": Rule("a time with its offset, such as 2026-11-01T12:00:00Z", _aware),
-    "credentials_ref": words(r"[A-Za-z0-9/_+=.@:-]{0,512}", "at most 512 of A-Z a-z 0-9 / _ + = . @ : -"),
+    "credentials_ref": CREDENTIALS_REF,
     "reason": prose(200),
     "seen_epoch": optional(whole(0, 2**53)),
     "cause": optional(one_of(Cause)),

@@ -13,9 +13,9 @@ from datetime import timedelta
 from enum import StrEnum
 
 from muster.brokers.port import BadCredentials, Broker, BrokerAway, Credentials, Order
-from muster.commands import USER_ID
+from muster.commands import CREDENTIALS_REF, USER_ID
 from muster.errors import BadCommand, TryLater
-from muster.messages import check_fields, prose, read_message, whole, words
+from muster.messages import check_fields, read_message, whole, words
 from muster.order_steps import note_unverified, record_check
 from muster.store import Store
 
@@ -35,7 +35,7 @@ RULES = {
     "version": whole(1, 1),
     "user_id": USER_ID,
     "order_id": words(ORDER_ID_PATTERN, ORDER_ID_DESCRIBED),
-    "credentials_ref": prose(512),
+    "credentials_ref": CREDENTIALS_REF,
     "look": whole(1, MOST_LOOKS),
 }
 

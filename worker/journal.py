@@ -1,17 +1,19 @@
 """A session that leaves a trace of every act, so that an auditor can see from outside who acted when.
 
-The demonstration and the chaos run use it: two workers that acted for one user at the same time show up as
-interleaved lines, whatever Valkey says.
+The chaos run uses it: two workers that acted for one user at the same time show up as interleaved lines,
+whatever Valkey says.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
+from worker.broker import BrokerSession
 from worker.session import Context
 
 _ACT_EVERY_S = 0.2
@@ -41,6 +43,27 @@ class JournalSession:
     def close(self, ctx: Context) -> None:  # noqa: ARG002 - the protocol's shape
         if self._file >= 0:
             os.close(self._file)
+
+
+class TradingJournal(BrokerSession):
+    """A broker session that leaves the same trace, from the moment it may act to its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._journal = JournalSession()
+        self._writer: threading.Thread | None = None
+
+    def open(self, ctx: Context) -> None:
+        self._journal.open(ctx)
+        self._writer = threading.Thread(target=self._journal.run, args=(ctx,), name="journal", daemon=True)
+        self._writer.start()
+        super().open(ctx)
+
+    def close(self, ctx: Context) -> None:
+        super().close(ctx)
+        if self._writer is not None:
+            self._writer.join()
+        self._journal.close(ctx)
 
 
 @dataclass(frozen=True, slots=True)

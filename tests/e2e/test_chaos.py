@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from local.chaos import USERS, Chaos, Report, plot
+from local.chaos import USERS, Chaos
+from local.chaos_report import Report, plot
 from worker.journal import Overlap, overlaps
 
 
@@ -19,6 +20,7 @@ def test_two_minutes_of_chaos_break_no_promise(tmp_path: Path) -> None:
     assert len(report.faults) > 10, story
     assert report.commands > USERS, story
     assert report.summary()["double_workers"] == 0
+    assert report.orders_agreed >= report.orders > 30, story
     plot(report, tmp_path / "chaos.svg")
     assert "<svg" in (tmp_path / "chaos.svg").read_text(encoding="utf-8")
 
@@ -29,9 +31,14 @@ def test_the_auditor_sees_two_workers_that_act_in_turns(tmp_path: Path) -> None:
     assert overlaps(tmp_path) == [Overlap("twice", 1.0, 3.0)]
 
 
-def test_a_report_with_a_double_worker_or_a_lost_command_is_broken(tmp_path: Path) -> None:
+def test_a_report_with_a_double_worker_a_lost_command_or_a_wrong_order_is_broken() -> None:
     assert Report(1).broken == []
     assert Report(1, double_workers=1).broken
     assert Report(1, lost_commands=["u1"]).broken
     assert Report(1, overlaps_after_loss=[10.5]).broken
     assert Report(1, overlaps_after_loss=[9.5]).broken == []
+    assert Report(1, double_sessions=1).broken
+    assert Report(1, orders_executed_twice=1).broken
+    assert Report(1, orders_wrong=["o1: recorded as filled 1, in the book filled 2"]).broken
+    assert Report(1, shared_after_loss=[19.5]).broken
+    assert Report(1, shared_after_loss=[18.5], orders_sent_twice=1).broken == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import logging
@@ -184,6 +185,23 @@ def test_a_functions_logger_and_what_its_handler_raises_are_scrubbed(
     said = json.loads(line)
     assert (said["echo"], said["headers"]) == ("***", {"Authorization": "***"})
     assert "5e7d9b" not in line
+
+
+#: Where the processes of the system begin.
+MAINS = [
+    *("worker/boot.py", "worker/jobs.py", "worker/jobs_child.py", "worker/cycle_main.py", "api/main.py"),
+    *("local/api_process.py", "local/paper/server.py", "cli/up.py", "cli/supervise.py", "cli/market.py"),
+]
+
+
+@pytest.mark.parametrize("main", MAINS)
+def test_every_process_of_the_system_is_guarded(main: str) -> None:
+    calls = [
+        node.func.id
+        for node in ast.walk(ast.parse((ROOT / main).read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    assert "guard" in calls
 
 
 PROGRAM = """
