@@ -26,8 +26,9 @@ from lambdas.order_tasks.handler import handler as order_tasks
 from lambdas.worker_control.handler import handler as worker_control
 from muster import steps
 from muster.brokers.port import Credentials, Order
-from muster.commands import MAX_BODY_CHARS, parse_command
+from muster.commands import parse_command
 from muster.errors import BadCommand
+from muster.messages import MAX_BODY_CHARS
 from muster.model import Want
 from muster.order_steps import begin_order, check_body
 from muster.orders import OrderDeps, parse_check

@@ -467,18 +467,22 @@ def test_a_store_that_is_away_at_the_end_is_left_to_the_successor(store: Store) 
     whole.desk.broker.said.append(Opened())
     whole.session.open(whole.ctx)
     accept(store, "o1")
-    run, sent = store.run, whole.desk.checks
+    sent = whole.desk.checks
 
-    def away_after_the_check(*steps: Any) -> list[Any]:
-        if sent:
-            whole.ctx.stopping.set()
-            raise TryLater("Valkey is away")
-        return run(*steps)
+    def away_after_the_check(call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*steps: Any) -> Any:
+            if sent:
+                whole.ctx.stopping.set()
+                raise TryLater("Valkey is away")
+            return call(*steps)
 
-    store.run = away_after_the_check  # type: ignore[method-assign]
-    whole.session.run(whole.ctx)
-    whole.session.close(whole.ctx)
-    store.run = run  # type: ignore[method-assign]
+        return called
+
+    with pytest.MonkeyPatch.context() as away:
+        for name in ("run", "one"):
+            away.setattr(store, name, away_after_the_check(getattr(store, name)))
+        whole.session.run(whole.ctx)
+        whole.session.close(whole.ctx)
     assert [check.order_id for check in sent] == ["o1", "o1"], "sent again with the same id"
     assert len({check.dedup_id for check in sent}) == 1
     assert whole.desk.left() == ["o1"]
