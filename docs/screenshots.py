@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from api.auth import Role
+from api.signing import Signer
 from local.browser import browser
 from local.driver import EngineProcess, until
 from worker.session import Context, IdleSession, SessionRefused
@@ -112,7 +114,9 @@ def shoot(chromium: Any, engine: EngineProcess, user: str) -> None:
     for name, scheme, (width, height), address, shown in views:
         page = chromium.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
         page.goto(engine.endpoints["api"])
-        page.get_by_label("Token of the API").fill(engine.endpoints["token"])
+        page.get_by_label("Token of the API").fill(
+            Signer.read(engine.folder).token(Role.OPERATOR, sub="kim@example.com")
+        )
         page.get_by_role("button", name="Show the fleet").click()
         page.goto(f"{engine.endpoints['api']}/{address}")
         page.locator(shown).first.wait_for()

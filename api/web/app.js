@@ -38,7 +38,7 @@ async function read({ fresh = false, part = "all" } = {}) {
   if (mine !== reading) return; // a newer read, or a signing out, has taken over
   reading = null;
   if (failed?.status === 401) {
-    signOut("The API refused this token.");
+    signOut(`The API refused this token: ${failed.message}`);
     return;
   }
   if (failed && !(failed instanceof ApiError)) console.error(failed);

@@ -5,36 +5,22 @@ from __future__ import annotations
 import os
 import re
 import signal
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import boto3
+import psutil
 import pytest
-import redis
-import uvicorn
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from api.app import create_app
-from api.auth import Principal, Role
-from api.fleet import Fleet
+from api.auth import Role
+from api.signing import Signer
 from local.browser import browser
-from local.driver import EngineProcess, until
-from muster.settings import Settings
-from muster.store import Store
+from local.driver import EngineProcess
 
 #: The page reloads what no event tells it every 5 s; a busy machine takes its time on top.
 expect.set_options(timeout=30_000)
-
-
-class Tokens:
-    """A token for each role."""
-
-    def authenticate(self, token: str) -> Principal | None:
-        role, _, user = token.partition("-")
-        return Principal(token, Role(role), user or None) if role in list(Role) else None
 
 
 @pytest.fixture(scope="module")
@@ -52,26 +38,23 @@ def chromium() -> Iterator[Any]:
         yield started
 
 
+def minted(up: EngineProcess, role: Role = Role.OPERATOR, user: str | None = None) -> str:
+    return Signer.read(up.folder).token(role, user)
+
+
 @pytest.fixture
 def open_page(chromium: Any, up: EngineProcess) -> Iterator[Callable[..., Page]]:
     """A page that has signed in. Every error a script of ours throws fails the test."""
     contexts, errors = [], []
 
-    def opened(
-        address: str = "",
-        *,
-        api: str = "",
-        token: str = "",
-        size: tuple[int, int] = (1280, 900),
-        scheme: str = "light",
-    ) -> Page:
-        view = {"width": size[0], "height": size[1]}
+    def opened(address: str = "", *, token: str = "", scheme: str = "light") -> Page:
+        view = {"width": 1280, "height": 900}
         context = chromium.new_context(viewport=view, color_scheme=scheme, reduced_motion="reduce")
         contexts.append(context)
         page: Page = context.new_page()
         page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(f"{api or up.endpoints['api']}/{address}")
-        page.get_by_label("Token of the API").fill(token or up.endpoints["token"])
+        page.goto(f"{up.endpoints['api']}/{address}")
+        page.get_by_label("Token of the API").fill(token or minted(up))
         page.get_by_role("button", name="Show the fleet").click()
         return page
 
@@ -79,43 +62,6 @@ def open_page(chromium: Any, up: EngineProcess) -> Iterator[Callable[..., Page]]
     for context in contexts:
         context.close()
     assert errors == []
-
-
-@contextmanager
-def own_api(up: EngineProcess, port: int = 0) -> Iterator[str]:
-    """The API once more, over the engine's own store and queues, with a token for each role."""
-    client = redis.Redis.from_url(up.endpoints["valkey"], decode_responses=True)
-    sqs = boto3.client(
-        "sqs",
-        endpoint_url=up.endpoints["aws"],
-        region_name="us-east-1",
-        aws_access_key_id="local",
-        aws_secret_access_key="local",
-    )
-    urls = {
-        "queue_" + name.removesuffix(".fifo").replace("-", "_"): url
-        for name, url in up.endpoints["queues"].items()
-    }
-    fleet = Fleet(Store(client), sqs, Settings(**urls))
-    app = create_app(fleet, Store(client), Tokens())
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="critical", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    until(lambda: server.started or not thread.is_alive(), "the API is up")
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(30)
-        assert not thread.is_alive()
-        fleet.close()
-        client.close()
-
-
-@pytest.fixture(scope="module")
-def viewer_api(up: EngineProcess) -> Iterator[str]:
-    with own_api(up) as url:
-        yield url
 
 
 def row(page: Page, user: str) -> Any:
@@ -133,7 +79,7 @@ def test_a_wrong_token_is_refused_with_words_and_the_right_one_opens_the_fleet(o
     page = open_page(token="not-the-token-of-this-fleet")
     expect(page.get_by_role("alert")).to_contain_text("refused this token")
     expect(page.locator("#main")).to_be_hidden()
-    page.get_by_label("Token of the API").fill(up.endpoints["token"])
+    page.get_by_label("Token of the API").fill(minted(up))
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Warm pool")).to_be_visible()
     expect(page.locator("#pulse")).to_contain_text("Live")
@@ -263,13 +209,14 @@ def test_jobs_show_progress_and_poison(open_page, up) -> None:
     expect(page.locator("#jobs tbody tr")).to_have_count(1)
 
 
-def test_a_viewer_sees_everything_and_can_change_nothing(open_page, up, viewer_api) -> None:
+def test_a_viewer_sees_everything_and_can_change_nothing(open_page, up) -> None:
     up.command("seen", "start")
     up.ready("seen")
-    page = open_page("#/?q=seen", api=viewer_api, token="viewer")
+    token = minted(up, Role.VIEWER)
+    page = open_page("#/?q=seen", token=token)
     expect(row(page, "seen").locator(".badge")).to_have_text("ready")
     for address in ("#/", "#/worker/seen", "#/queues/worker-control.fifo", "#/audit"):
-        page.goto(f"{viewer_api}/{address}")
+        page.goto(f"{up.endpoints['api']}/{address}")
         expect(page.locator("#main .card").first).to_be_visible()
         expect(page.locator("#pulse")).to_contain_text("Live")
         for action in ("start", "stop", "restart", "again"):
@@ -279,17 +226,18 @@ def test_a_viewer_sees_everything_and_can_change_nothing(open_page, up, viewer_a
                 .and_(page.locator("button:not(.tile):not(th button)"))
             ).to_have_count(0)
     status = page.evaluate(
-        """() => fetch("/v1/workers/seen/stop", {method: "POST", headers: {Authorization: "Bearer viewer"}})
-                 .then((answer) => answer.status)"""
+        """(token) => fetch("/v1/workers/seen/stop", {method: "POST", headers: {Authorization: token}})
+                     .then((answer) => answer.status)""",
+        f"Bearer {token}",
     )
     assert status == 403
     assert up.worker("seen")["want"] == "running"
 
 
-def test_a_user_sees_its_own_worker_and_nothing_else(open_page, up, viewer_api) -> None:
+def test_a_user_sees_its_own_worker_and_nothing_else(open_page, up) -> None:
     up.command("seen", "start")
     up.ready("seen")
-    page = open_page(api=viewer_api, token="user-seen")
+    page = open_page(token=minted(up, Role.USER, "seen"))
     expect(page.get_by_role("heading", name="seen")).to_be_visible()
     expect(page.locator(".title .badge")).to_have_text("ready")
     expect(page.get_by_role("button", name="Restart")).to_be_enabled()
@@ -297,21 +245,25 @@ def test_a_user_sees_its_own_worker_and_nothing_else(open_page, up, viewer_api) 
 
 
 def test_an_api_that_goes_away_is_said_and_its_return_brings_the_page_back(open_page, up) -> None:
-    with own_api(up) as url:
-        page = open_page(api=url, token="operator")
-        expect(page.locator("#pulse")).to_contain_text("Live")
-        page.evaluate("window.notReloaded = true")
-    expect(page.get_by_role("alert")).to_contain_text("The API does not answer.")
-    expect(page.locator("#workers")).to_have_class(re.compile("stale"))
-    expect(page.locator("#pulse")).to_contain_text("Not live")
-    up.command("meanwhile", "start")
-    up.ready("meanwhile")
-    with own_api(up, int(url.rpartition(":")[2])):
-        expect(page.get_by_role("alert")).to_be_hidden()
-        expect(row(page, "meanwhile").locator(".badge")).to_have_text("ready")
-        expect(page.locator("#workers")).not_to_have_class(re.compile("stale"))
-        expect(page.locator("#pulse")).to_contain_text("Live")
-        assert page.evaluate("window.notReloaded")
+    page = open_page()
+    expect(page.locator("#pulse")).to_contain_text("Live")
+    page.evaluate("window.notReloaded = true")
+    engine = up.process.pid
+    (api,) = [child for child in psutil.Process(engine).children() if "local.api_process" in child.cmdline()]
+    os.kill(engine, signal.SIGSTOP)  # or it would start the API again at once
+    try:
+        api.kill()
+        expect(page.get_by_role("alert")).to_contain_text("The API does not answer.")
+        expect(page.locator("#workers")).to_have_class(re.compile("stale"))
+        expect(page.locator("#pulse")).to_contain_text("Not live")
+    finally:
+        os.kill(engine, signal.SIGCONT)
+    expect(page.get_by_role("alert")).to_be_hidden()
+    expect(page.locator("#workers")).not_to_have_class(re.compile("stale"))
+    expect(page.locator("#pulse")).to_have_text(re.compile("^Live"))
+    up.command("afterwards", "start")
+    expect(row(page, "afterwards").locator(".badge")).to_have_text("ready")
+    assert page.evaluate("window.notReloaded")
 
 
 def test_a_hidden_page_lets_go_of_the_stream_and_takes_it_again(open_page) -> None:
