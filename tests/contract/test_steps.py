@@ -217,6 +217,20 @@ def test_a_stopped_task_takes_away_only_what_it_held(any_store: Store) -> None:
     assert any_store.one(steps.task_stopped("u1", "task-w1", ""))[0] == "not_mine"  # the event comes twice
 
 
+@pytest.mark.parametrize("final", [True, False])
+def test_a_worker_that_said_why_it_left_is_not_contradicted_by_who_saw_it_end(
+    any_store: Store, final: bool
+) -> None:
+    epoch = begun(any_store).epoch
+    take(any_store, epoch)
+    beat(any_store, epoch)
+    any_store.one(steps.drop_mark("u1", epoch, "w1", "the broker does not accept this key", final=final))
+    any_store.one(steps.task_stopped("u1", "task-w1", "the process ended"))
+    view = any_store.one(steps.read_user("u1"))
+    assert view.reason == "the broker does not accept this key"
+    assert (view.want is Want.FAILED) == final
+
+
 def test_a_failed_launch_may_try_again_under_the_same_epoch(any_store: Store) -> None:
     first = begun(any_store)
     assert any_store.one(steps.abort_start("u1", first.epoch, "no room", again=True)) == ("again", "1")
