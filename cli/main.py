@@ -27,6 +27,7 @@ COMMANDS = (
     LazyCommand("sim", "cli.sim:app", "Live through seeded histories of the real code on virtual time."),
     LazyCommand("supervise", "cli.supervise:supervise", "Keep one process per key of a file alive."),
     LazyCommand("market", "cli.market:market", "Serve market data to a host's strategies."),
+    LazyCommand("capacity", "cli.capacity:capacity", "Reckon how many workers one instance holds, and why."),
     LazyCommand("cost", "cli.cost:cost", "Reckon what a fleet costs."),
     LazyCommand("paper-broker", "cli.paper:paper_broker", "Serve a broker to practise on."),
     LazyCommand("token", "cli.token:token", "Print a token for this machine's API or its page."),

@@ -102,8 +102,9 @@ class ClusterStack(cdk.Stack):
             environment=environment,
             cluster=self.cluster,
             placement=network.workers,
-            instance=blueprint.WORKERS.instance,
+            instance=environment.fleet.instance,
             capacity=environment.workers,
+            overhead_mb=environment.fleet.host_overhead_mb,
         )
         self.image = image(self, "WorkerImage", "Dockerfile.worker")
         worker = self._task(Role.WORKER, ["python", "-m", "worker"])
@@ -112,12 +113,13 @@ class ClusterStack(cdk.Stack):
 
     def _task(self, role: Role, command: list[str], *, restart: bool = False) -> ecs.Ec2TaskDefinition:
         label = role.value.title().replace("_", "")
-        size = blueprint.WORKERS.task
+        fleet = self._environment.fleet
+        size = fleet.task
         definition = ecs.Ec2TaskDefinition(
             self,
             f"{label}Task",
             family=self._environment.named(role.user),
-            network_mode=ecs.NetworkMode(blueprint.WORKERS.network_mode.upper()),
+            network_mode=ecs.NetworkMode(fleet.network_mode.upper()),
             task_role=iam.Role(
                 self, f"{label}Role", assumed_by=iam.ServicePrincipal("ecs-tasks.amazonaws.com")
             ),
@@ -150,7 +152,7 @@ class ClusterStack(cdk.Stack):
             readonly_root_filesystem=True,
             docker_security_options=["no-new-privileges"],
             linux_parameters=linux(self, f"{label}Linux"),
-            stop_timeout=cdk.Duration.seconds(int(blueprint.WORKERS.stop_timeout.total_seconds())),
+            stop_timeout=cdk.Duration.seconds(int(fleet.stop_timeout.total_seconds())),
             environment=shared_variables(self._environment, self.image.asset_hash)
             | self._queues.variables()
             | self._cache.variables(role)

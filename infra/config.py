@@ -98,6 +98,8 @@ class Environment:
     #: Private addresses for the AWS services the fleet talks to: no NAT traffic, about 7 USD each per zone.
     interface_endpoints: bool = False
     api: Capacity = Capacity(1, 4)
+    #: How workers are sized, one of the blueprint's profiles; `muster capacity` shows the arithmetic of each.
+    profile: str = "seed"
     #: The minimum of 0 lets the worker group end when no user runs and the pool target is 0.
     workers: Capacity = Capacity(0, 10)
     #: Who may say who calls the API. None only where no API is deployed.
@@ -119,6 +121,8 @@ class Environment:
         low, high = blueprint.FN_WORKER_CONTROL.concurrency, blueprint.FN_WORKER_CONTROL.max_concurrency
         if low is not None and high is not None and not low <= self.queue_concurrency <= high:
             raise ValueError(f"queue_concurrency {self.queue_concurrency}: give {low} to {high}")
+        if self.profile not in blueprint.WORKER_PROFILES:
+            raise ValueError(f"profile {self.profile!r}: give one of {', '.join(blueprint.WORKER_PROFILES)}")
         if self.availability_zones not in (2, 3):
             raise ValueError("availability_zones: give 2 or 3")
         if not self.local and not self.nat_gateways and not self.interface_endpoints:
@@ -132,6 +136,10 @@ class Environment:
     def local(self) -> bool:
         """Only queues and control plane, for the local AWS endpoint: no VPC, no cluster, no cache."""
         return self.valkey is Flavour.LOCAL
+
+    @property
+    def fleet(self) -> blueprint.WorkerFleet:
+        return blueprint.WORKER_PROFILES[self.profile]
 
     def named(self, base: str) -> str:
         """The physical name of a thing, so that two environments can share an account."""

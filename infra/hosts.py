@@ -35,10 +35,10 @@ systemctl daemon-reload
 systemctl enable --now --no-block block-metadata.service"""
 
 
-def agent_settings() -> dict[str, str]:
+def agent_settings(overhead_mb: int) -> dict[str, str]:
     """The ECS agent's own settings; the cluster's name is added by the capacity provider."""
     return {
-        "ECS_RESERVED_MEMORY": str(blueprint.WORKERS.host_overhead_mb),
+        "ECS_RESERVED_MEMORY": str(overhead_mb),
         "ECS_CONTAINER_STOP_TIMEOUT": f"{int(blueprint.WORKERS.stop_timeout.total_seconds())}s",
         # Images are named by digest, so a cached one is the right one and a start needs no registry.
         "ECS_IMAGE_PULL_BEHAVIOR": "prefer-cached",
@@ -69,11 +69,12 @@ class Hosts(Construct):
         placement: Placement,
         instance: blueprint.Instance,
         capacity: Capacity,
+        overhead_mb: int = blueprint.WORKERS.host_overhead_mb,
     ) -> None:
         super().__init__(scope, name)
         role = self._role(cluster, environment)
         commands = ec2.UserData.for_linux()
-        for key, value in agent_settings().items():
+        for key, value in agent_settings(overhead_mb).items():
             commands.add_commands(f"echo {key}={value} >> /etc/ecs/ecs.config")
         commands.add_commands(_BLOCK_METADATA)
         template = ec2.LaunchTemplate(

@@ -165,8 +165,12 @@ class WorkerFleet:
 
 API = ApiService()
 WORKERS = WorkerFleet()
-#: The ways to fill an instance, by name; what `muster cost` compares.
-WORKER_PROFILES = {"seed": WORKERS}
+#: Many users on one host. Sized from `bench.density`: a ready worker with its session stays below 40 MiB, and
+#: 300 of them idle in a quarter of a core. Soft memory leaves half as much again; the hard limit still ends a
+#: leak before it hurts its neighbours. The overhead is 512 MB and 12 MB per task for its shim and log pipe.
+DENSE = WorkerFleet(tasks_per_instance=200, task=TaskSize(8, 64, 256), host_overhead_mb=512 + 200 * 12)
+#: The ways to fill an instance, by name: what an environment may choose and `muster cost` compares.
+WORKER_PROFILES = {"seed": WORKERS, "dense": DENSE}
 
 #: What the source measured on AWS from message to ready; the yardstick for our own figures.
 AWS_WARM_READY = timedelta(milliseconds=332)

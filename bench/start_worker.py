@@ -1,0 +1,48 @@
+"""The worker that the peers of `bench.start` start: the same session as Muster's, without Muster around it.
+
+python -m bench.start_worker <user>      reads its secret, opens its paper session, sets its ready key, waits
+python -m bench.start_worker --waiting   has its connection open and serves every user handed to it: the limit
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from datetime import timedelta
+
+import redis
+
+
+def main() -> None:
+    valkey = redis.Redis.from_url(os.environ["BENCH_VALKEY"], decode_responses=True)
+    if sys.argv[1] == "--waiting":
+        valkey.rpush("bench:waiting", os.getpid())
+        while True:
+            _, user = valkey.blpop(["bench:limit"])
+            valkey.set(f"bench:ready:{user}", time.time())
+    serve(sys.argv[1], valkey)
+
+
+def serve(user: str, valkey: redis.Redis) -> None:
+    from muster.aws import AwsClient, Keys
+    from muster.brokers.alpaca import AlpacaBroker
+    from muster.brokers.port import Opened
+    from muster.clock import SystemClock
+    from muster.vault import secrets_reader
+
+    secrets = AwsClient("secretsmanager", "us-east-1", os.environ["BENCH_AWS"], 5, Keys("local", "local"))
+    broker = AlpacaBroker(SystemClock())
+    broker.connect(secrets_reader(secrets)(f"bench/{user}"))
+    while not isinstance(broker.updates(timedelta(seconds=1)), Opened):
+        pass
+    broker.open_orders()
+    pipe = valkey.pipeline(transaction=False)
+    pipe.incr(f"bench:starts:{user}").rpush("bench:pids", os.getpid()).set(f"bench:ready:{user}", time.time())
+    pipe.execute()
+    signal.pause()
+
+
+if __name__ == "__main__":
+    main()
