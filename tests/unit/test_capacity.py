@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
-from infra.config import ENVIRONMENTS, Environment, Flavour
+from infra.config import ENVIRONMENTS
 from muster.blueprint import DENSE, WORKER_PROFILES, WORKERS
 from muster.capacity import CONTAINER_FILES, FILES_PER_TASK, room
 
@@ -46,11 +47,10 @@ def test_an_instance_that_registers_too_little_does_not_fit() -> None:
 
 
 def test_an_environment_chooses_its_profile_by_name() -> None:
-    chosen = Environment("x", "eu-west-1", None, Flavour.ELASTICACHE, "node", 1, profile="dense")
-    assert chosen.fleet is DENSE
+    assert replace(ENVIRONMENTS["dev"], profile="dense").fleet is DENSE
     assert {environment.fleet for environment in ENVIRONMENTS.values()} == {WORKERS}
     with pytest.raises(ValueError, match="give one of seed, dense"):
-        Environment("x", "eu-west-1", None, Flavour.ELASTICACHE, "node", 1, profile="crowded")
+        replace(ENVIRONMENTS["dev"], profile="crowded")
 
 
 def test_the_command_tells_the_same_in_json() -> None:
