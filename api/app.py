@@ -40,7 +40,9 @@ def create_app(
     routers += [me.router(audit), page.router(), *more]
     access.check(routers)
     for router in routers:
-        app.include_router(router)
+        # Not `include_router`, which looks for the route twice per request: each carries its whole path
+        # already.
+        app.router.routes.extend(router.routes)
     app.add_middleware(Guard, auth=auth, limits=Limits(store), audit=audit)
     cors.install(app, origins)
     app.openapi = lambda: _documented(app)  # type: ignore[method-assign]
