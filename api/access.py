@@ -24,7 +24,7 @@ READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 def principal_of(request: Request) -> Principal:
     """Who is asking; the guard of the door has put it there."""
-    found: Principal = request.state.principal
+    found: Principal = request.scope["state"]["principal"]
     return found
 
 

@@ -12,7 +12,6 @@ from typing import Any
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from muster.commands import USER_ID
@@ -27,7 +26,7 @@ class CrowdRoute(APIRoute):
         self._shown: TypeAdapter[Any] = TypeAdapter(self.response_model)
         self.app = self._answer
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, scope: Scope, _receive: Receive, send: Send) -> None:
         request = Request(scope)
         for guard in self.dependencies:
             assert guard.dependency is not None
@@ -37,5 +36,7 @@ class CrowdRoute(APIRoute):
         except ValueError as wrong:
             raise BadCommand(f"path.user_id: {wrong}") from wrong
         found = await self.endpoint(user_id)
-        answer = Response(self._shown.dump_json(found), media_type="application/json")
-        await answer(scope, receive, send)
+        body = self._shown.dump_json(found)
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})

@@ -56,12 +56,12 @@ def known(view: UserView) -> bool:
 
 
 def worker_view(view: UserView) -> WorkerView:
-    mark, published = view.mark, view.published
+    mark, published, phase = view.mark, view.published, view.phase
     pid = published.get("pid")
     return WorkerView(
         user_id=view.user,
         want=view.want,
-        phase=view.phase,
+        phase=phase,
         via=mark.via if mark else None,
         epoch=view.epoch,
         task_id=(mark.task_id if mark else view.lease.task_id if view.lease else view.task_id) or None,
@@ -72,7 +72,7 @@ def worker_view(view: UserView) -> WorkerView:
         failures=view.failures,
         reason=view.reason or str(published.get("reason") or "") or None,
         version=mark.version if mark else None,
-        next_try_at=from_ms(view.retry_at_ms) if view.phase is Phase.BACKING_OFF else None,
+        next_try_at=from_ms(view.retry_at_ms) if phase is Phase.BACKING_OFF else None,
     )
 
 
