@@ -22,7 +22,7 @@ from tests.api_stand import settings_with_queues, sqs_client
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
-_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_LINK = re.compile(r"""\[[^\]]*\]\(([^)\s]+)\)|(?:src|srcset)="([^"]+)\"""")
 _FENCE = re.compile(r"^```(\S*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 #: A block that begins like this is a command, and must be marked as one so that it is run.
 _COMMAND = re.compile(r"^(muster|make|aws|npx|curl|python|kill|export|git|pip|docker) ", re.MULTILINE)
@@ -41,7 +41,7 @@ def anchors_of(page: Path) -> set[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_link_leads_somewhere(name: str) -> None:
     page = ROOT / name
-    for link in _LINK.findall(prose_of(page)):
+    for link in (words or picture for words, picture in _LINK.findall(prose_of(page))):
         if "://" in link or link.startswith("mailto:"):
             continue
         path, _, anchor = link.partition("#")
