@@ -13,6 +13,7 @@ from api.auth import Role
 from api.fleet import Fleet
 from api.orders import OrderDesk
 from api.routes import jobs, orders
+from api.routes.page import FILES
 from muster import keys
 from muster.jobs import connect
 from muster.store import Store
@@ -20,9 +21,7 @@ from tests.api_stand import app_of, bearer, begin, run_worker, settings_with_que
 
 #: Whose a route is: open, anybody's with a good token, one user's, the fleet's.
 TABLE = {
-    ("GET", "/"): "open",
-    ("GET", "/app.js"): "open",
-    ("GET", "/style.css"): "open",
+    **{("GET", path): "open" for path in FILES},
     ("GET", "/healthz"): "open",
     ("GET", "/readyz"): "open",
     ("GET", "/openapi.json"): "anybody",
