@@ -1,4 +1,4 @@
-"""`muster jobs ...`: job pools from a shell. Data on stdout, words on stderr."""
+"""`muster jobs ...`: job pools by the engine's API or, with `--url`, on a backend without an engine."""
 
 from __future__ import annotations
 
@@ -6,41 +6,45 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from muster.clock import SystemClock
-from muster.errors import Refused, TryLater
-from muster.jobs import Jobs, JobStatus, NewJob, WorkerFilter, connect
-from muster.jobs import service as owner
-from muster.jobs.capacity import ProcessLauncher, check, wanted_workers
-from muster.jobs.model import FINISHED, LIVE, STALE_AFTER, WorkItem
-from muster.jobs.reaper import is_stale, reap
-from muster.jobs.triggers import Effects, load, on_work_added
+from cli.session import Cli, Code, Failure, Folder, command
+from muster.jobs.model import FINISHED, STALE_AFTER, JobStatus
 
 app = typer.Typer(help="Finite work on workers that exist only while there is work.", no_args_is_help=True)
-words = Console(stderr=True, highlight=False)
 
-FAILED, USAGE, NOT_FOUND, CONFLICT, UNREACHABLE = 1, 2, 3, 4, 5
 _POLL_S = 0.2
+_STALE_S = STALE_AFTER.total_seconds()
+_PAGE = 500
+#: One request carries at most this much: the API's door takes no body over 64 KiB.
+_BODY_CHARS = 48_000
+_BATCH = 1000
 
-Url = Annotated[str, typer.Option(envvar="MUSTER_JOBS_URL", help="Where the jobs are.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON with stable fields.")]
+Url = Annotated[
+    str,
+    typer.Option(
+        envvar="MUSTER_JOBS_URL",
+        help="A backend without an engine, such as sqlite:///.muster/jobs.db; by default ask the API.",
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, change nothing.")]
 Pool = Annotated[str, typer.Argument(help="The pool's name.")]
 JobId = Annotated[str, typer.Argument(help="The job's id.")]
-WorkerOption = Annotated[list[str], typer.Option(help="An option for launched workers, such as --batch=10.")]
-_DEFAULT_URL = "sqlite:///.muster/jobs.db"
+Limit = Annotated[int, typer.Option(min=1, max=1000)]
+WorkerOption = Annotated[
+    list[str], typer.Option(help="With --url: an option for launched workers, such as --batch=10.")
+]
+StaleAfter = Annotated[float, typer.Option(min=0, help="Seconds of silence.")]
 
 
 @app.command()
+@command
 def push(
+    cli: Cli,
     pool: Pool,
     data: Annotated[list[str] | None, typer.Argument(help="JSON, one job each; '-' reads lines.")] = None,
     type: Annotated[str, typer.Option(help="Names the processor.")] = "echo",
@@ -50,257 +54,238 @@ def push(
     dedup: Annotated[str | None, typer.Option(help="One open job per key.")] = None,
     max_retries: Annotated[int, typer.Option(min=1, help="Attempts before it is poisoned.")] = 3,
     time_limit: Annotated[float | None, typer.Option(help="Seconds an attempt may take.")] = None,
-    triggers: Annotated[Path | None, typer.Option(help="A triggers.yml; by default check at once.")] = None,
+    triggers: Annotated[
+        Path | None, typer.Option(help="With --url: a triggers.yml; by default check at once.")
+    ] = None,
     no_check: Annotated[bool, typer.Option("--no-check", help="Push only; launch nobody.")] = False,
     worker_option: WorkerOption = [],  # noqa: B006 - Typer copies it
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until all are finished.")] = False,
-    url: Url = _DEFAULT_URL,
-    as_json: Json = False,
+    url: Url = "",
 ) -> None:
     """Add jobs and see that somebody works on them."""
-    with _mapped(), _connected(url) as jobs:
-        new = [
-            NewJob(item, type, priority, delay, dedup, max_retries, time_limit)
-            for item in _parse(data or ["{}"])
-            for _ in range(count)
-        ]
-        work_added = _quiet if no_check else _work_added(jobs, url, triggers, worker_option)
-        ids = owner.enqueue(jobs, pool, new, work_added)
-        if not wait:
-            _say({"pool": pool, "ids": ids}, "\n".join(ids), as_json)
-            return
-        ended = _wait(jobs, pool, list(dict.fromkeys(ids)))
-        _say({"pool": pool, "jobs": [_dict(job) for job in ended]}, _table(ended), as_json)
-        if any(job.status is not JobStatus.DONE for job in ended):
-            raise typer.Exit(FAILED)
+    source = _source(cli, url, worker_option, triggers)
+    about = {"type": type, "priority": priority, "delay": delay, "max_retries": max_retries}
+    about |= {"dedup": dedup} if dedup is not None else {}
+    about |= {"time_limit": time_limit} if time_limit is not None else {}
+    new = [{"data": item, **about} for item in _parse(data or ["{}"]) for _ in range(count)]
+    ids: list[str] = []
+    for jobs in _batches(new):
+        answer = source.call(
+            "POST", f"/v1/pools/{pool}/jobs", json={"jobs": jobs}, params={"check": not no_check}
+        )
+        ids += answer["ids"]
+    if no_check:
+        cli.words.print(f"nobody was launched; 'muster jobs check {pool}' does it")
+    if not wait:
+        _show(cli, {"pool": pool, "ids": ids}, "\n".join(ids))
+        return
+    ended = _wait(source, pool, set(ids))
+    _show(cli, {"pool": pool, "jobs": ended}, _table(ended))
+    if any(job["status"] != JobStatus.DONE for job in ended):
+        raise typer.Exit(Code.FAILED)
 
 
 @app.command()
+@command
 def ls(
+    cli: Cli,
     pool: Annotated[str | None, typer.Argument(help="A pool; none lists the pools.")] = None,
     status: Annotated[JobStatus | None, typer.Option(help="Only jobs in this state.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000)] = 50,
+    limit: Limit = 50,
     before: Annotated[str | None, typer.Option(help="The last id of the page before.")] = None,
-    url: Url = _DEFAULT_URL,
-    as_json: Json = False,
+    url: Url = "",
 ) -> None:
     """List pools, or the jobs of one, newest first."""
-    with _mapped(), _connected(url) as jobs:
-        if pool is None:
-            rows = [_pool(jobs, name) for name in jobs.work.pools()]
-            lines = [
-                f"{r['pool']:24} pending {r['pending']:6} claimed {r['claimed']:5} done {r['done']:7} "
-                f"poisoned {r['poisoned']:5} workers {r['workers']}/{r['max_workers']} pin {r['pin'] or '-'}"
-                for r in rows
-            ]
-            _say(rows, "\n".join(lines), as_json)
-            return
-        page = jobs.work.pool(pool).list(status, limit=limit, before=before)
-        _say([_dict(job) for job in page], _table(page), as_json)
+    source = _source(cli, url)
+    if pool is None:
+        rows = source.call("GET", "/v1/pools")
+        lines = [
+            f"{r['pool']:24} pending {r['pending']:6} claimed {r['claimed']:5} done {r['done']:7} "
+            f"poisoned {r['poisoned']:5} workers {r['workers']}/{r['max_workers']} pin {r['pin'] or '-'}"
+            for r in rows
+        ]
+        _show(cli, rows, "\n".join(lines))
+        return
+    page = list(_pages(source, pool, limit, before, status))
+    _show(cli, page, _table(page))
 
 
 @app.command()
-def show(pool: Pool, job_id: JobId, url: Url = _DEFAULT_URL, as_json: Json = False) -> None:
+@command
+def show(cli: Cli, pool: Pool, job_id: JobId, url: Url = "") -> None:
     """Everything about one job."""
-    with _mapped(), _connected(url) as jobs:
-        job = _dict(owner.find(jobs, pool, job_id))
-        _say(job, "\n".join(f"{k:18} {v}" for k, v in job.items() if v is not None), as_json)
+    job = _source(cli, url).call("GET", f"/v1/pools/{pool}/jobs/{job_id}")
+    _show(cli, job, "\n".join(f"{k:18} {v}" for k, v in job.items() if v is not None))
 
 
 @app.command()
-def cancel(pool: Pool, job_id: JobId, url: Url = _DEFAULT_URL, as_json: Json = False) -> None:
+@command
+def cancel(cli: Cli, pool: Pool, job_id: JobId, url: Url = "") -> None:
     """Cancel a waiting job, or ask a running one to stop."""
-    with _mapped(), _connected(url) as jobs:
-        status = owner.cancel(jobs, pool, job_id)
-        _say({"id": job_id, "status": status}, f"{job_id} {status}", as_json)
+    answer = _source(cli, url).call("POST", f"/v1/pools/{pool}/jobs/{job_id}/cancel")
+    _show(cli, answer, f"{job_id} {answer['status']}")
 
 
 @app.command()
+@command
 def resume(
+    cli: Cli,
     pool: Pool,
     job_id: JobId,
     worker_option: WorkerOption = [],  # noqa: B006 - Typer copies it
-    url: Url = _DEFAULT_URL,
-    as_json: Json = False,
+    url: Url = "",
 ) -> None:
     """Continue a cancelled or poisoned job from its checkpoint."""
-    with _mapped(), _connected(url) as jobs:
-        owner.resume(jobs, pool, job_id, _work_added(jobs, url, None, worker_option))
-        _say({"id": job_id, "status": "pending"}, f"{job_id} pending", as_json)
+    answer = _source(cli, url, worker_option).call("POST", f"/v1/pools/{pool}/jobs/{job_id}/resume")
+    _show(cli, answer, f"{job_id} {answer['status']}")
 
 
 @app.command()
+@command
 def rerun(
+    cli: Cli,
     pool: Pool,
     job_id: JobId,
     worker_option: WorkerOption = [],  # noqa: B006 - Typer copies it
-    url: Url = _DEFAULT_URL,
-    as_json: Json = False,
+    url: Url = "",
 ) -> None:
     """Do the same work again as a new job, from the beginning."""
-    with _mapped(), _connected(url) as jobs:
-        new = owner.rerun(jobs, pool, job_id, _work_added(jobs, url, None, worker_option))
-        _say({"id": new, "parent": job_id}, new, as_json)
+    answer = _source(cli, url, worker_option).call("POST", f"/v1/pools/{pool}/jobs/{job_id}/rerun")
+    _show(cli, answer, answer["id"])
 
 
-@app.command("check")
-def check_pool(
+@app.command()
+@command
+def check(
+    cli: Cli,
     pool: Pool,
     max_workers: Annotated[int | None, typer.Option(min=0, help="Keep this limit from now on.")] = None,
-    stale_after: Annotated[float, typer.Option(help="Seconds of silence.")] = STALE_AFTER.total_seconds(),
+    stale_after: StaleAfter = _STALE_S,
     worker_option: WorkerOption = [],  # noqa: B006 - Typer copies it
     dry_run: DryRun = False,
-    url: Url = _DEFAULT_URL,
-    as_json: Json = False,
+    url: Url = "",
 ) -> None:
     """Reap, then launch the workers the pool lacks. Made for cron."""
-    with _mapped(), _connected(url) as jobs:
-        work, settings = jobs.work.pool(pool), jobs.work.pool(pool).settings()
-        if dry_run:
-            most = settings.max_workers if max_workers is None else max_workers
-            wanted = wanted_workers(work.size(), work.running(), most)
-            live = len(jobs.registration.list(WorkerFilter(status=LIVE, pool=pool)))
-            found = {"pool": pool, "wanted": wanted, "live": live, "would_launch": max(0, wanted - live)}
-            _say(found, f"would launch {found['would_launch']}", as_json)
-            return
-        if max_workers is not None and max_workers != settings.max_workers:
-            owner.limit(jobs, pool, max_workers)
-        done = check(jobs, pool, ProcessLauncher(url, tuple(worker_option)), SystemClock(), stale_after)
-        launched = done.capacity.launched
-        _say(
-            {"pool": pool, **asdict(done.reaped), **asdict(done.capacity)},
-            f"launched {len(launched)}, lost {len(done.reaped.lost)}, released {done.reaped.released}",
-            as_json,
-        )
-        if done.capacity.failed:
-            words.print(f"launch failed: {done.capacity.failed[0]}; the next check tries again")
-            raise typer.Exit(FAILED)
+    source = _source(cli, url, worker_option)
+    if max_workers is not None and not dry_run:
+        source.call("PUT", f"/v1/pools/{pool}/limit", json={"max_workers": max_workers})
+    asked = {"stale_after": stale_after, "dry_run": dry_run}
+    done = source.call("POST", f"/v1/pools/{pool}/check", params=asked)
+    if dry_run:
+        _show(cli, done, f"would launch {done['would_launch']}")
+        return
+    counts = f"launched {len(done['launched'])}, lost {len(done['lost'])}, released {done['released']}"
+    _show(cli, done, counts)
+    if done["failed"]:
+        raise Failure(Code.FAILED, f"launch failed: {done['failed'][0]}; the next check tries again")
 
 
-@app.command("reap")
-def reap_pool(
+@app.command()
+@command
+def reap(
+    cli: Cli,
     pool: Pool,
-    stale_after: Annotated[float, typer.Option(help="Seconds of silence.")] = STALE_AFTER.total_seconds(),
+    stale_after: StaleAfter = _STALE_S,
     dry_run: DryRun = False,
-    url: Url = _DEFAULT_URL,
-    as_json: Json = False,
+    url: Url = "",
 ) -> None:
     """Mark stale workers lost and send their jobs back."""
-    with _mapped(), _connected(url) as jobs:
-        if dry_run:
-            now = SystemClock().now()
-            found = jobs.registration.list(WorkerFilter(status=LIVE, pool=pool))
-            stale = [w.worker_id for w in found if is_stale(w, now, stale_after, stale_after)]
-            _say({"pool": pool, "would_lose": stale}, "\n".join(stale), as_json)
-            return
-        done = reap(jobs, pool, SystemClock(), stale_after)
-        _say(
-            {"pool": pool, **asdict(done)},
-            f"lost {len(done.lost)}, released {done.released}, trimmed {done.trimmed}",
-            as_json,
-        )
+    asked = {"stale_after": stale_after, "dry_run": dry_run}
+    done = _source(cli, url).call("POST", f"/v1/pools/{pool}/reap", params=asked)
+    if dry_run:
+        _show(cli, done, "\n".join(done["would_lose"]))
+    else:
+        lost, released, trimmed = len(done["lost"]), done["released"], done["trimmed"]
+        _show(cli, done, f"lost {lost}, released {released}, trimmed {trimmed}")
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def work(context: typer.Context, pool: Pool, url: Url = _DEFAULT_URL) -> None:
-    """Be a worker of the pool, here and now. Options after it go to the worker (--max-jobs 1)."""
+def work(context: typer.Context, pool: Pool, url: Url = "", folder: Folder = Path(".muster")) -> None:
+    """Be a worker of the pool, here and now. Options after it go to the worker (--max-jobs 1).
+
+    A worker talks to the backend itself: the one of --url, else the engine's of this folder.
+    """
     from worker.jobs import main as work_main
 
-    with _mapped():
-        raise typer.Exit(work_main(["--pool", pool, "--url", url, *context.args]))
+    cli = Cli("", "", folder, False)
+    own = str(cli.endpoints.get("valkey", "")).replace("redis", "valkey", 1)
+    if not (url or own):
+        cli.words.print("no backend: start 'muster up', or name one with --url sqlite:///.muster/jobs.db")
+        raise typer.Exit(Code.UNREACHABLE)
+    raise typer.Exit(work_main(["--pool", pool, "--url", url or own, *context.args]))
 
 
 @app.command()
+@command
 def workers(
-    pool: Annotated[str | None, typer.Argument(help="Only this pool's.")] = None,
+    cli: Cli,
+    pool: Pool,
     all: Annotated[bool, typer.Option("--all", help="Also the ones that are gone.")] = False,
-    url: Url = _DEFAULT_URL,
-    as_json: Json = False,
+    url: Url = "",
 ) -> None:
     """List workers and what they are doing."""
-    with _mapped(), _connected(url) as jobs:
-        found = jobs.registration.list(WorkerFilter(status=None if all else LIVE, pool=pool))
-        rows = [{**asdict(w), "current_task_id": w.current_task_id} for w in found]
-        lines = [f"{w.worker_id:32} {w.status:12} {w.current_task_id or '-'}" for w in found]
-        _say(rows, "\n".join(lines), as_json)
+    rows = _source(cli, url).call("GET", f"/v1/pools/{pool}/workers", params={"gone": all})
+    lines = [f"{w['worker_id']:32} {w['status']:12} {w['current_task_id'] or '-'}" for w in rows]
+    _show(cli, rows, "\n".join(lines))
 
 
 @app.command()
+@command
 def pin(
+    cli: Cli,
     pool: Pool,
-    image: Annotated[str, typer.Argument(help="An image or task definition; '-' removes the pin.")],
-    url: Url = _DEFAULT_URL,
-    as_json: Json = False,
+    image: Annotated[
+        str,
+        typer.Argument(
+            help="An image or task definition; on one machine a virtual environment. '-' removes the pin."
+        ),
+    ],
+    url: Url = "",
 ) -> None:
-    """New workers use this image or task definition; running ones are never touched."""
-    with _mapped(), _connected(url) as jobs:
-        pinned = None if image == "-" else image
-        owner.pin(jobs, pool, pinned)
-        _say({"pool": pool, "pin": pinned}, f"{pool} {pinned or '-'}", as_json)
+    """New workers are started from this; running ones are never touched."""
+    body = {"image": None if image == "-" else image}
+    answer = _source(cli, url).call("PUT", f"/v1/pools/{pool}/pin", json=body)
+    _show(cli, answer, f"{pool} {answer['pin'] or '-'}")
 
 
 @app.command()
-def poisoned(
-    pool: Pool,
-    limit: Annotated[int, typer.Option(min=1, max=1000)] = 50,
-    url: Url = _DEFAULT_URL,
-    as_json: Json = False,
-) -> None:
+@command
+def poisoned(cli: Cli, pool: Pool, limit: Limit = 50, url: Url = "") -> None:
     """Jobs that failed too often, with their last error."""
-    with _mapped(), _connected(url) as jobs:
-        page = jobs.work.pool(pool).list(JobStatus.POISONED, limit=limit)
-        _say([_dict(job) for job in page], _table(page), as_json)
+    page = list(_pages(_source(cli, url), pool, limit, None, JobStatus.POISONED))
+    _show(cli, page, _table(page))
 
 
 @app.command()
+@command
 def redrive(
+    cli: Cli,
     pool: Pool,
     dry_run: DryRun = False,
     worker_option: WorkerOption = [],  # noqa: B006 - Typer copies it
-    url: Url = _DEFAULT_URL,
-    as_json: Json = False,
+    url: Url = "",
 ) -> None:
     """Send every poisoned job round again."""
-    with _mapped(), _connected(url) as jobs:
-        if dry_run:
-            ids = [job.id for job in jobs.work.pool(pool).list(JobStatus.POISONED, limit=1000)]
-        else:
-            ids = owner.redrive(jobs, pool, _work_added(jobs, url, None, worker_option))
-        _say({"pool": pool, "ids": ids, "dry_run": dry_run}, "\n".join(ids), as_json)
+    source = _source(cli, url, worker_option)
+    if dry_run:
+        ids = [job["id"] for job in _pages(source, pool, None, None, JobStatus.POISONED)]
+    else:
+        ids = source.call("POST", f"/v1/pools/{pool}/redrive")["ids"]
+    _show(cli, {"pool": pool, "ids": ids, "dry_run": dry_run}, "\n".join(ids))
 
 
-@contextmanager
-def _mapped() -> Iterator[None]:
-    """The type of an error decides the exit code."""
-    try:
-        yield
-    except owner.NoSuchJob as missing:
-        _fail(missing, NOT_FOUND)
-    except Refused as refused:
-        _fail(refused, CONFLICT)
-    except (TryLater, OSError) as away:
-        _fail(away, UNREACHABLE)
+def _source(cli: Cli, url: str, worker_options: list[str] | None = None, triggers: Path | None = None) -> Cli:
+    """Who is asked: the engine's API, or the same routes on a backend, in this process."""
+    if not url:
+        if worker_options or triggers:
+            raise Failure(
+                Code.USAGE, "--worker-option and --triggers need --url: the engine launches its own way"
+            )
+        return cli
+    from cli.jobs_here import Here
 
-
-def _fail(error: Exception, code: int) -> None:
-    words.print(str(error))
-    raise typer.Exit(code) from error
-
-
-@contextmanager
-def _connected(url: str) -> Iterator[Jobs]:
-    yield connect(url)
-
-
-def _work_added(jobs: Jobs, url: str, triggers: Path | None, options: list[str]) -> owner.WorkAdded:
-    def check_now(pool: str) -> None:
-        check(jobs, pool, ProcessLauncher(url, tuple(options)), SystemClock(), trim=False)
-
-    return check_now if triggers is None else on_work_added(load(triggers), Effects(check_now, url))
-
-
-def _quiet(pool: str) -> None:
-    words.print(f"nobody was launched; 'muster jobs check {pool}' does it")
+    options = tuple(worker_options or ())
+    return Here(cli.api_url, cli.token, cli.folder, cli.as_json, url, options, triggers)
 
 
 def _parse(given: list[str]) -> list[Any]:
@@ -308,51 +293,83 @@ def _parse(given: list[str]) -> list[Any]:
     try:
         return [json.loads(line) for line in lines]
     except json.JSONDecodeError as error:
-        words.print(f"not JSON: {error}; quote strings inside, for example '\"text\"'")
-        raise typer.Exit(USAGE) from error
+        text = f"not JSON: {error}; quote strings inside, for example '\"text\"'"
+        raise Failure(Code.USAGE, text) from error
 
 
-def _wait(jobs: Jobs, pool: str, ids: list[str]) -> list[WorkItem]:
-    work = jobs.work.pool(pool)
+def _batches(new: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """As many jobs at a time as one request may carry."""
+    batch: list[dict[str, Any]] = []
+    size = 0
+    for job in new:
+        chars = len(json.dumps(job)) + 2
+        if batch and (size + chars > _BODY_CHARS or len(batch) == _BATCH):
+            yield batch
+            batch, size = [], 0
+        batch.append(job)
+        size += chars
+    yield batch
+
+
+def _pages(
+    source: Cli, pool: str, limit: int | None, before: str | None, status: JobStatus | None
+) -> Iterator[dict[str, Any]]:
+    """Jobs, newest first, as many pages as it takes."""
+    given = 0
+    while limit is None or given < limit:
+        asked: dict[str, Any] = {"limit": min(_PAGE, _PAGE if limit is None else limit - given)}
+        asked |= {"before": before} if before else {}
+        asked |= {"status": status.value} if status else {}
+        page = source.call("GET", f"/v1/pools/{pool}/jobs", params=asked)
+        yield from page["jobs"]
+        given += len(page["jobs"])
+        before = page["next"]
+        if before is None:
+            return
+
+
+def _wait(source: Cli, pool: str, ids: set[str]) -> list[dict[str, Any]]:
+    """Until all are finished; a job that is not kept any more counts as one."""
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(), console=words,
+        TimeElapsedColumn(), console=source.words,
     )  # fmt: skip
+    ended: dict[str, dict[str, Any]] = {}
     with bar:
         task = bar.add_task(f"{len(ids)} jobs", total=float(len(ids)))
-        while True:
-            seen = [job for job in (work.get(i) for i in ids) if job is not None]
-            ended = [job for job in seen if job.status in FINISHED]
-            partly = sum(float((job.progress or {}).get("fraction", 0)) for job in seen if job not in ended)
-            bar.update(task, completed=len(ended) + partly + len(ids) - len(seen))
-            if len(ended) == len(seen):
-                return ended
-            time.sleep(_POLL_S)
+        left = set(ids)
+        while left:
+            seen = {}
+            for job in _pages(source, pool, None, str(int(max(left, key=int)) + 1), None):
+                if int(job["id"]) < min(map(int, left)):
+                    break
+                seen[job["id"]] = job
+            ended |= {i: seen[i] for i in left if i in seen and seen[i]["status"] in FINISHED}
+            left = {i for i in left if i in seen} - set(ended)
+            partly = sum(_fraction(seen[i]) for i in left)
+            bar.update(task, completed=len(ids) - len(left) + partly)
+            if left:
+                time.sleep(_POLL_S)
+    return [ended[i] for i in sorted(ended, key=int)]
 
 
-def _pool(jobs: Jobs, name: str) -> dict[str, Any]:
-    work = jobs.work.pool(name)
-    live = jobs.registration.list(WorkerFilter(status=LIVE, pool=name))
-    return {"pool": name, **asdict(work.counts()), "workers": len(live), **asdict(work.settings())}
+def _fraction(job: dict[str, Any]) -> float:
+    return float((job["progress"] or {}).get("fraction", 0))
 
 
-def _dict(job: WorkItem) -> dict[str, Any]:
-    return asdict(job)
-
-
-def _table(items: list[WorkItem]) -> str:
+def _table(items: list[dict[str, Any]]) -> str:
     lines = []
     for job in items:
-        far = 100.0 if job.status is JobStatus.DONE else 100 * float((job.progress or {}).get("fraction", 0))
-        error = (job.error or "").partition("\n")[0]
-        lines.append(
-            f"{job.id} {job.kind:12} {job.status:10} {job.attempts}/{job.max_retries} {far:3.0f} % {error}"
-        )
+        far = 100.0 if job["status"] == JobStatus.DONE else 100 * _fraction(job)
+        error = (job["error"] or "").partition("\n")[0]
+        tries = f"{job['attempts']}/{job['max_retries']}"
+        lines.append(f"{job['id']} {job['kind']:12} {job['status']:10} {tries} {far:3.0f} % {error}")
     return "\n".join(lines)
 
 
-def _say(data: Any, text: str, as_json: bool) -> None:
-    if as_json:
+def _show(cli: Cli, data: Any, text: str) -> None:
+    """Lines as they are: ids and states are cut out of them by other programs."""
+    if cli.as_json:
         typer.echo(json.dumps(data))
     elif text:
         typer.echo(text)

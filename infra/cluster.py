@@ -42,10 +42,15 @@ LEASE_LOST_LINE = "exit 5 (lease_lost)*"
 RESTART_AFTER = cdk.Duration.seconds(60)
 
 
-def image(scope: Construct, name: str, dockerfile: str) -> ecr_assets.DockerImageAsset:
+def image(scope: Construct, name: str, dockerfile: str, **arguments: str) -> ecr_assets.DockerImageAsset:
     """An image of this repository; hashed now, built and pushed by `cdk deploy`."""
     return ecr_assets.DockerImageAsset(
-        scope, name, directory=str(ROOT), file=dockerfile, platform=ecr_assets.Platform.LINUX_AMD64
+        scope,
+        name,
+        directory=str(ROOT),
+        file=dockerfile,
+        platform=ecr_assets.Platform.LINUX_AMD64,
+        build_args=arguments or None,
     )
 
 
@@ -107,11 +112,20 @@ class ClusterStack(cdk.Stack):
             overhead_mb=environment.fleet.host_overhead_mb,
         )
         self.image = image(self, "WorkerImage", "Dockerfile.worker")
-        worker = self._task(Role.WORKER, ["python", "-m", "worker"])
-        job_worker = self._task(Role.JOB_WORKER, JOB_COMMAND, restart=True)
+        # Jobs compute: their image is larger, and thousands of users' workers need not carry it.
+        job_image = image(self, "JobWorkerImage", "Dockerfile.worker", PACKAGES="jobs")
+        worker = self._task(Role.WORKER, self.image, ["python", "-m", "worker"])
+        job_worker = self._task(Role.JOB_WORKER, job_image, JOB_COMMAND, restart=True)
         self.fleet = self._fleet(worker, job_worker)
 
-    def _task(self, role: Role, command: list[str], *, restart: bool = False) -> ecs.Ec2TaskDefinition:
+    def _task(
+        self,
+        role: Role,
+        built: ecr_assets.DockerImageAsset,
+        command: list[str],
+        *,
+        restart: bool = False,
+    ) -> ecs.Ec2TaskDefinition:
         label = role.value.title().replace("_", "")
         fleet = self._environment.fleet
         size = fleet.task
@@ -142,7 +156,7 @@ class ClusterStack(cdk.Stack):
         definition.add_container(
             CONTAINER,
             container_name=CONTAINER,
-            image=ecs.ContainerImage.from_docker_image_asset(self.image),
+            image=ecs.ContainerImage.from_docker_image_asset(built),
             command=command,
             cpu=size.cpu_units,
             memory_reservation_mib=size.soft_memory_mb,
@@ -153,7 +167,7 @@ class ClusterStack(cdk.Stack):
             docker_security_options=["no-new-privileges"],
             linux_parameters=linux(self, f"{label}Linux"),
             stop_timeout=cdk.Duration.seconds(int(fleet.stop_timeout.total_seconds())),
-            environment=shared_variables(self._environment, self.image.asset_hash)
+            environment=shared_variables(self._environment, built.asset_hash)
             | self._queues.variables()
             | self._cache.variables(role)
             | ({"MUSTER_JOBS_URL": "settings:"} if role is Role.JOB_WORKER else {}),

@@ -16,16 +16,19 @@ from pydantic import BaseModel, ConfigDict, Field
 from api.access import of_the_fleet
 from api.source import NotFound
 from muster.clock import SystemClock
-from muster.jobs import Jobs, JobStatus, NewJob, WorkerFilter
+from muster.jobs import Jobs, JobStatus, NewJob, WorkerFilter, WorkerRecord
 from muster.jobs import service as owner
-from muster.jobs.capacity import Launch, ProcessLauncher, check
-from muster.jobs.model import FINISHED, LIVE, MAX_RETRIES, WorkItem
-from muster.jobs.reaper import reap
+from muster.jobs.capacity import Launch, ProcessLauncher, check, interpreter, wanted_workers
+from muster.jobs.model import FINISHED, LAUNCH_PATIENCE, LIVE, MAX_RETRIES, STALE_AFTER, WorkItem
+from muster.jobs.reaper import is_stale, reap
 
 #: Braces would break a pool's hash tag, slashes its folder.
 PoolName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 JobId = Annotated[str, Path(pattern=r"^[0-9]{1,18}$")]
+StaleAfter = Annotated[float, Query(ge=0, description="Seconds of silence.")]
 BATCH_MAX = 1000
+_STALE_S = STALE_AFTER.total_seconds()
+_LAUNCH_PATIENCE_S = LAUNCH_PATIENCE.total_seconds()
 _LOOK_S = 0.25  # how often the event stream looks
 _KEEPALIVE_S = 15.0  # a comment line, so that proxies keep a quiet stream open
 
@@ -67,14 +70,19 @@ class Limit(BaseModel):
     max_workers: int = Field(ge=0, le=10_000)
 
 
-def router(jobs: Jobs, launch: Launch | None = None) -> APIRouter:
-    """The routes under /v1/pools. Workers are launched by `launch`, as processes by default."""
+def router(jobs: Jobs, launch: Launch | None = None, added: owner.WorkAdded | None = None) -> APIRouter:
+    """The routes under /v1/pools. Workers are launched by `launch`, as processes by default.
+
+    `added` hears of every pool that got work; by default it is checked at once.
+    """
     start = launch or ProcessLauncher(jobs.url)
     clock = SystemClock()
     routes = APIRouter(prefix="/v1/pools", tags=["jobs"], dependencies=[Depends(of_the_fleet)])
 
-    def work_added(pool: str) -> None:
+    def check_at_once(pool: str) -> None:
         check(jobs, pool, start, clock, trim=False)
+
+    work_added = added or check_at_once
 
     def known(pool: str, job_id: str) -> WorkItem:
         try:
@@ -89,13 +97,17 @@ def router(jobs: Jobs, launch: Launch | None = None) -> APIRouter:
     @routes.get("/{pool}")
     def describe(pool: PoolName) -> dict[str, Any]:
         work = jobs.work.pool(pool)
-        live = jobs.registration.list(WorkerFilter(status=LIVE, pool=pool))
-        return {"pool": pool, **asdict(work.counts()), **asdict(work.settings()), "workers": len(live)}
+        live = len(_live(jobs, pool))
+        return {"pool": pool, **asdict(work.counts()), **asdict(work.settings()), "workers": live}
 
     @routes.post("/{pool}/jobs", status_code=202)
-    def push(pool: PoolName, body: PushedBatch | PushedJob) -> dict[str, Any]:
+    def push(
+        pool: PoolName,
+        body: PushedBatch | PushedJob,
+        check: Annotated[bool, Query(description="Launch the workers that are missing.")] = True,
+    ) -> dict[str, Any]:
         new = [job.new() for job in body.jobs] if isinstance(body, PushedBatch) else [body.new()]
-        return {"pool": pool, "ids": owner.enqueue(jobs, pool, new, work_added)}
+        return {"pool": pool, "ids": owner.enqueue(jobs, pool, new, work_added if check else _nobody)}
 
     @routes.get("/{pool}/jobs")
     def list_jobs(
@@ -134,13 +146,23 @@ def router(jobs: Jobs, launch: Launch | None = None) -> APIRouter:
         return {"id": owner.rerun(jobs, pool, job_id, work_added), "parent": job_id}
 
     @routes.post("/{pool}/check")
-    def check_now(pool: PoolName) -> dict[str, Any]:
-        done = check(jobs, pool, start, clock)
+    def check_now(
+        pool: PoolName, stale_after: StaleAfter = _STALE_S, dry_run: bool = False
+    ) -> dict[str, Any]:
+        if dry_run:
+            work, live = jobs.work.pool(pool), len(_live(jobs, pool))
+            wanted = wanted_workers(work.size(), work.running(), work.settings().max_workers)
+            return {"pool": pool, "wanted": wanted, "live": live, "would_launch": max(0, wanted - live)}
+        done = check(jobs, pool, start, clock, stale_after)
         return {"pool": pool, **asdict(done.reaped), **asdict(done.capacity)}
 
     @routes.post("/{pool}/reap")
-    def reap_now(pool: PoolName) -> dict[str, Any]:
-        return {"pool": pool, **asdict(reap(jobs, pool, clock))}
+    def reap_now(pool: PoolName, stale_after: StaleAfter = _STALE_S, dry_run: bool = False) -> dict[str, Any]:
+        if dry_run:
+            now = clock.now()
+            stale = [w for w in _live(jobs, pool) if is_stale(w, now, stale_after, _LAUNCH_PATIENCE_S)]
+            return {"pool": pool, "would_lose": [worker.worker_id for worker in stale]}
+        return {"pool": pool, **asdict(reap(jobs, pool, clock, stale_after))}
 
     @routes.post("/{pool}/redrive")
     def redrive(pool: PoolName) -> dict[str, Any]:
@@ -148,6 +170,8 @@ def router(jobs: Jobs, launch: Launch | None = None) -> APIRouter:
 
     @routes.put("/{pool}/pin")
     def pin(pool: PoolName, body: Pin) -> dict[str, Any]:
+        if body.image is not None and isinstance(start, ProcessLauncher):
+            interpreter(body.image)  # what no worker here could be started from is refused now
         owner.pin(jobs, pool, body.image)
         return {"pool": pool, "pin": body.image}
 
@@ -157,11 +181,19 @@ def router(jobs: Jobs, launch: Launch | None = None) -> APIRouter:
         return {"pool": pool, "max_workers": body.max_workers}
 
     @routes.get("/{pool}/workers")
-    def workers(pool: PoolName) -> list[dict[str, Any]]:
-        found = jobs.registration.list(WorkerFilter(pool=pool))
+    def workers(pool: PoolName, gone: bool = True) -> list[dict[str, Any]]:
+        found = jobs.registration.list(WorkerFilter(pool=pool)) if gone else _live(jobs, pool)
         return [{**asdict(worker), "current_task_id": worker.current_task_id} for worker in found]
 
     return routes
+
+
+def _live(jobs: Jobs, pool: str) -> list[WorkerRecord]:
+    return jobs.registration.list(WorkerFilter(status=LIVE, pool=pool))
+
+
+def _nobody(pool: str) -> None:
+    """Somebody else checks."""
 
 
 async def _events(jobs: Jobs, pool: str, job_id: str) -> AsyncIterator[str]:

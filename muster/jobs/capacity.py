@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import uuid
@@ -11,13 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from muster.clock import Clock
+from muster.errors import Refused
 from muster.jobs.model import STALE_AFTER, WorkerRegistration, WorkerStatus
 from muster.jobs.ports import Jobs
 from muster.jobs.reaper import Reaped, reap
 
 log = logging.getLogger(__name__)
 
-#: Starts one worker: (pool, worker id, pin). The pin is an image or a task definition; None is the default.
+#: Starts one worker: (pool, worker id, pin). The pin is an image or a task definition, on one machine a
+#: virtual environment; None is the default.
 Launch = Callable[[str, str, str | None], None]
 
 
@@ -102,7 +105,8 @@ class ProcessLauncher:
     log_folder: Path = Path(".muster/logs")
 
     def __call__(self, pool: str, worker_id: str, pin: str | None) -> None:
-        command = [sys.executable, "-m", "worker.jobs", "--url", self.url, "--pool", pool]
+        python = interpreter(pin) if pin else sys.executable
+        command = [python, "-m", "worker.jobs", "--url", self.url, "--pool", pool]
         command += ["--worker-id", worker_id, *self.options]
         if pin:
             command += ["--pin", pin]
@@ -111,3 +115,18 @@ class ProcessLauncher:
             subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )
+
+
+def interpreter(pin: str) -> str:
+    """The Python of a pinned virtual environment, or the pinned Python itself. Refused if there is none.
+
+    A release on one machine is a new environment beside the old one: running workers keep theirs.
+    """
+    path = Path(pin)
+    python = path / "bin" / "python" if path.is_dir() else path
+    if not path.is_absolute() or not os.access(python, os.X_OK) or python.is_dir():
+        raise Refused(
+            f"pin {pin}: on one machine a pin is the whole path of a virtual environment, or of its Python; "
+            "make one with 'python -m venv PATH' and install the release into it"
+        )
+    return str(python)

@@ -20,6 +20,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ class Trigger:
     schedule: str | None = None
     on: str | None = None
     url: str | None = None
+    token_file: Path | None = None  #: a webhook's bearer token, read anew each time
     function: str = "pool_manager"
 
 
@@ -60,7 +62,9 @@ class Effects:
 
     check: Callable[[str], object]
     jobs_url: str
-    invoke: Callable[[str, Mapping[str, Any]], object] | None = None
+    invoke: Callable[[str, Mapping[str, Any]], object] = field(
+        default=lambda name, event: _invoke(name, event)
+    )
     spawn: Callable[[list[str]], object] = field(default=lambda command: _spawn(command))
 
 
@@ -81,6 +85,7 @@ def _parse(entry: Mapping[Any, Any]) -> Trigger:
             # YAML 1.1 reads the key `on` as the boolean true.
             on=entry.get("on", entry.get(True)),
             url=entry.get("url"),
+            token_file=Path(entry["token_file"]) if entry.get("token_file") else None,
             function=entry.get("function", "pool_manager"),
         )
     except (KeyError, ValueError) as error:
@@ -116,14 +121,8 @@ def _fire(trigger: Trigger, pool: str, effects: Effects) -> None:
         case TriggerType.IN_LOOP:
             threading.Thread(target=_quietly, args=(effects.check, pool), daemon=True).start()
         case TriggerType.WEBHOOK:
-            threading.Thread(
-                target=_quietly, args=(_post, f"{trigger.url}/v1/pools/{pool}/check"), daemon=True
-            ).start()
+            threading.Thread(target=_quietly, args=(partial(_post, trigger), pool), daemon=True).start()
         case TriggerType.LAMBDA:
-            if effects.invoke is None:
-                raise Refused(
-                    "no function can be invoked from here; give the trigger a type that runs locally"
-                )
             effects.invoke(trigger.function, {"pool_id": pool})
 
 
@@ -146,13 +145,26 @@ def _quietly(call: Callable[[str], object], argument: str) -> None:
         log.warning("check failed, the next one tries again: %s", error)
 
 
-def _post(url: str) -> None:
+def _post(trigger: Trigger, pool: str) -> None:
+    url = f"{trigger.url}/v1/pools/{pool}/check"
     if not url.startswith(("http://", "https://")):
         raise Refused(f"{url} is not an http address")
     request = urllib.request.Request(url, data=json.dumps({}).encode(), method="POST")  # noqa: S310
     request.add_header("Content-Type", "application/json")
+    if trigger.token_file is not None:
+        token = trigger.token_file.read_text(encoding="utf-8").strip()
+        request.add_header("Authorization", f"Bearer {token}")
     with urllib.request.urlopen(request, timeout=_WEBHOOK_TIMEOUT_S) as answer:  # noqa: S310
         answer.read()
+
+
+def _invoke(function: str, event: Mapping[str, Any]) -> None:
+    """Region, identity and endpoint are those of this process, as for any AWS tool."""
+    import boto3
+
+    boto3.client("lambda").invoke(
+        FunctionName=function, InvocationType="Event", Payload=json.dumps(event).encode()
+    )
 
 
 def _spawn(command: list[str]) -> None:

@@ -161,24 +161,38 @@ def test_a_subprocess_trigger_checks_in_a_process_of_its_own(jobs, muster, tmp_p
     until(lambda: jobs.work.pool("w").get(job_id).status is JobStatus.DONE, "the job is done")
 
 
-def test_a_pin_reaches_new_workers_and_leaves_running_ones_alone(jobs, muster):
+def test_new_workers_run_in_the_pinned_environment_and_running_ones_stay_in_theirs(jobs, muster, tmp_path):
+    def release(name):
+        """An environment that says, besides being ours, which it is."""
+        python = tmp_path / name / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.write_text(
+            f'#!/bin/sh\nexport RELEASE={name}\nexec "{sys.executable}" "$@"\n', encoding="utf-8"
+        )
+        python.chmod(0o755)
+        return str(tmp_path / name)
+
+    def release_of(worker_id):
+        pid = jobs.registration.get(worker_id).pid
+        told = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return [word.decode() for word in told if word.startswith(b"RELEASE=")]
+
     pool = jobs.work.pool("w")
     options = ["--worker-option=--heartbeat=0.3", "--worker-option=--idle-exit=0.5"]
-    assert muster("pin", "w", "repo/sim:1") == {"pool": "w", "pin": "repo/sim:1"}
+    old_release, new_release = release("v1"), release("v2")
+    assert muster("pin", "w", old_release) == {"pool": "w", "pin": old_release}
     (first,) = muster("push", "w", '{"delay_s": 600}', *options)["ids"]
     old = until(lambda: pool.get(first).claimed_by, "the first is claimed")
-    muster("pin", "w", "repo/sim:2")
-    (second,) = muster("push", "w", '{"delay_s": 1}', *options)["ids"]
+    muster("pin", "w", new_release)
+    (second,) = muster("push", "w", '{"delay_s": 600}', *options)["ids"]
     new = until(lambda: pool.get(second).claimed_by, "the second is claimed")
-
-    def pin_of(worker_id):
-        return jobs.registration.get(worker_id).metadata.get("pin")
-
-    until(lambda: pin_of(new) == "repo/sim:2", "the new worker's pin")
-    assert pin_of(old) == "repo/sim:1"
+    assert (release_of(old), release_of(new)) == (["RELEASE=v1"], ["RELEASE=v2"])
+    assert jobs.registration.get(new).metadata["pin"] == new_release
     assert pool.get(first).claimed_by == old
-    muster("cancel", "w", first)
-    until(lambda: pool.get(first).status is JobStatus.CANCELLED, "cancelled")
+    assert "python -m venv" in muster("pin", "w", "repo/sim:3", code=4)
+    for job_id in (first, second):
+        muster("cancel", "w", job_id)
+        until(lambda i=job_id: pool.get(i).status is JobStatus.CANCELLED, "cancelled")
 
 
 def test_a_job_pushed_while_the_last_worker_leaves_still_runs_without_another_enqueue(jobs, url, tmp_path):

@@ -15,8 +15,13 @@ DOCKERFILES = ("Dockerfile.worker", "Dockerfile.api")
 #: What each image must be able to start.
 STARTS = {
     "worker": "import worker.boot, worker.jobs, boto3, muster.brokers.alpaca, muster.launchers.ecs",
+    "jobs": "import worker.jobs, worker.jobs_echo, worker.jobs_backtest, matplotlib.figure",
     "api": "import api.main, gunicorn.app.wsgiapp, uvicorn.workers, uvloop, httptools, boto3",
 }
+
+
+#: The list of packages a Dockerfile takes as its argument, where its name is not the Dockerfile's own.
+FILES = {"worker": "Dockerfile.worker", "jobs": "Dockerfile.worker", "api": "Dockerfile.api"}
 
 
 @pytest.mark.parametrize("name", DOCKERFILES)
@@ -47,7 +52,7 @@ def test_an_image_has_every_package_its_code_imports(name: str, tmp_path: Path) 
     command += ["--requirement", ROOT / "infra" / "images" / f"{name}.txt"]
     subprocess.run(command, check=True, timeout=110)
     code.mkdir()
-    for line in (ROOT / f"Dockerfile.{name}").read_text().splitlines():
+    for line in (ROOT / FILES[name]).read_text().splitlines():
         if line.startswith("COPY ") and line.endswith("/"):
             folder = line.split()[1].rstrip("/")
             (code / folder).symlink_to(ROOT / folder)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 import uvicorn
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from typer.testing import CliRunner
 
 from api.access import of_the_fleet
 from api.problems import install
 from api.routes.jobs import router
+from cli.jobs import app as cli_jobs
 from local.valkey import free_port
 from muster.jobs import JobStatus, connect
+from muster.jobs.capacity import ProcessLauncher
 from muster.jobs.triggers import Effects, Trigger, TriggerType, fire
 
 
@@ -150,7 +155,9 @@ def test_progress_comes_as_server_sent_events(client, pool, monkeypatch):
     assert told[-1] == ("end", {"status": "done", "result": {"answer": 42}, "error": None})
 
 
-def test_a_webhook_trigger_makes_the_server_check_the_pool(app, pool, launches):
+@contextmanager
+def serving(app):
+    """The app on a port of its own, in a thread; its address."""
     port = free_port()
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning"))
     thread = threading.Thread(target=server.run)
@@ -160,13 +167,134 @@ def test_a_webhook_trigger_makes_the_server_check_the_pool(app, pool, launches):
         while not server.started:
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        pool.push(1)
-        trigger = Trigger("hook", TriggerType.WEBHOOK, url=f"http://127.0.0.1:{port}")
-        fire(trigger, "p", Effects(check=lambda pool: None, jobs_url="memory://"))
-        while not launches:
-            assert time.monotonic() < deadline, "the server never launched"
-            time.sleep(0.02)
+        yield f"http://127.0.0.1:{port}"
     finally:
         server.should_exit = True
         thread.join()
+
+
+def test_a_webhook_trigger_makes_the_server_check_the_pool(app, pool, launches, tmp_path):
+    asked = []
+
+    @app.middleware("http")
+    async def noted(request, go_on):
+        asked.append(request.headers.get("authorization"))
+        return await go_on(request)
+
+    token = tmp_path / "token"
+    token.write_text("of-an-operator\n", encoding="utf-8")
+    with serving(app) as url:
+        pool.push(1)
+        trigger = Trigger("hook", TriggerType.WEBHOOK, url=url, token_file=token)
+        fire(trigger, "p", Effects(check=lambda pool: None, jobs_url="memory://"))
+        deadline = time.monotonic() + 30
+        while not launches:
+            assert time.monotonic() < deadline, "the server never launched"
+            time.sleep(0.02)
+    assert asked == ["Bearer of-an-operator"]
     assert pool.get(pool.list()[0].id).status is JobStatus.PENDING
+
+
+@pytest.fixture
+def muster(app, tmp_path):
+    """`muster jobs ...` against a server; its answer, or its words when another exit code is expected."""
+    with serving(app) as url:
+
+        def call(*words, code=0):
+            shared = ["--json", "--api-url", url, "--dir", str(tmp_path)]
+            own = {"MUSTER_JOBS_URL": "", "MUSTER_TOKEN": "t"}
+            done = CliRunner().invoke(cli_jobs, [*words, *shared], env=own)
+            assert done.exit_code == code, done.output
+            return json.loads(done.stdout) if code == 0 else done.stderr
+
+        yield call
+
+
+def test_every_command_asks_the_api(muster, pool, launches):
+    ids = muster("push", "p", "1", "2", "--priority", "3", "--type", "backtest")["ids"]
+    assert [(pool.get(i).data, pool.get(i).kind, pool.get(i).priority) for i in ids] == [
+        (1, "backtest", 3),
+        (2, "backtest", 3),
+    ]
+    assert len(launches) == 2
+    (delayed,) = muster("push", "p", "3", "--delay", "900", "--dedup", "k", "--no-check")["ids"]
+    assert muster("push", "p", "4", "--dedup", "k", "--no-check")["ids"] == [delayed]
+    assert len(launches) == 2
+    assert [job["id"] for job in muster("ls", "p")] == [delayed, ids[1], ids[0]]
+    assert [job["id"] for job in muster("ls", "p", "--limit", "1", "--before", ids[1])] == [ids[0]]
+    assert muster("ls")[0]["pending"] == 3
+    assert muster("show", "p", delayed)["dedup"] == "k"
+    assert muster("cancel", "p", delayed) == {"id": delayed, "status": "cancelled"}
+    assert muster("resume", "p", delayed) == {"id": delayed, "status": "pending"}
+    assert muster("rerun", "p", ids[0])["parent"] == ids[0]
+    assert muster("check", "p", "--dry-run") == {"pool": "p", "wanted": 4, "live": 4, "would_launch": 0}
+    assert muster("check", "p", "--max-workers", "5")["launched"] == []
+    assert pool.settings().max_workers == 5
+    assert len(muster("workers", "p")) == 4
+    assert muster("reap", "p", "--dry-run") == {"pool": "p", "would_lose": []}
+    assert muster("reap", "p")["lost"] == []
+    assert muster("pin", "p", "repo/sim:2") == {"pool": "p", "pin": "repo/sim:2"}
+    assert muster("pin", "p", "-") == {"pool": "p", "pin": None}
+    pool.cancel(ids[0])
+    bad = pool.push("x", max_retries=1, priority=9)
+    pool.fail(pool.claim("w"), "broken\nin two lines")
+    assert [job["id"] for job in muster("poisoned", "p")] == [bad]
+    assert muster("redrive", "p", "--dry-run")["ids"] == [bad]
+    assert muster("redrive", "p")["ids"] == [bad]
+    assert muster("redrive", "p")["ids"] == []
+
+
+def test_mistakes_end_with_the_code_of_their_kind(muster, pool):
+    assert "has no job 42" in muster("show", "p", "42", code=3)
+    (done,) = muster("push", "p", "1", "--no-check")["ids"]
+    pool.complete(pool.claim("w"))
+    assert "rerun it instead" in muster("resume", "p", done, code=4)
+    assert "not JSON" in muster("push", "p", "{", code=2)
+    assert "need --url" in muster("check", "p", "--worker-option=--batch=10", code=2)
+
+
+def test_more_jobs_than_one_request_may_carry_are_pushed_in_several(muster, pool):
+    ids = muster("push", "p", json.dumps("x" * 100), "--count", "2500", "--no-check")["ids"]
+    assert len(set(ids)) == 2500 == pool.size()
+    assert len(muster("ls", "p", "--limit", "1000")) == 1000
+
+
+def test_push_waits_for_its_jobs_by_the_api(muster, pool):
+    def work():
+        while (job := pool.claim("w")) is None:
+            pool.wait(0.1)
+        pool.complete(job, {"answer": 42})
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    answer = muster("push", "p", "1", "--wait", "--no-check")
+    worker.join()
+    assert [(job["status"], job["result"]) for job in answer["jobs"]] == [("done", {"answer": 42})]
+
+
+def test_without_engine_and_url_a_command_says_what_to_do(tmp_path):
+    done = CliRunner().invoke(cli_jobs, ["ls", "--dir", str(tmp_path)], env={"MUSTER_JOBS_URL": ""})
+    assert done.exit_code == 5
+    assert "muster up" in done.stderr
+
+
+def test_a_wrong_url_is_refused_with_the_ones_there_are(tmp_path):
+    words = ["ls", "--dir", str(tmp_path), "--url", "mysql://x"]
+    done = CliRunner().invoke(cli_jobs, words)
+    assert done.exit_code == 2
+    assert "sqlite:///path" in done.stderr
+
+
+def test_on_one_machine_a_pin_is_an_environment_that_exists(jobs, tmp_path):
+    here = FastAPI()
+    install(here)
+    here.include_router(router(jobs, ProcessLauncher("memory://")))
+    here.dependency_overrides[of_the_fleet] = lambda: None
+    client = TestClient(here)
+    for wrong in ("repo/sim:1", str(tmp_path), str(tmp_path / "none"), "relative/venv"):
+        answer = client.put("/v1/pools/p/pin", json={"image": wrong})
+        assert (answer.status_code, jobs.work.pool("p").settings().pin) == (409, None)
+        assert "python -m venv" in answer.json()["detail"]
+    assert client.put("/v1/pools/p/pin", json={"image": sys.executable}).status_code == 200
+    assert client.put("/v1/pools/p/pin", json={"image": sys.prefix}).json()["pin"] == sys.prefix
+    assert jobs.work.pool("p").settings().pin == sys.prefix
