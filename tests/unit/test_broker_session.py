@@ -37,7 +37,7 @@ from worker.broker import BrokerSession, Parts, SqsChecks
 from worker.inbox import Check, Inbox
 from worker.lease import Lease
 from worker.link import Link, Stopping
-from worker.session import Context, SessionRefused
+from worker.session import Context, Preloads, SessionRefused
 
 NO_WAIT = timedelta(milliseconds=1)
 
@@ -382,6 +382,19 @@ class Whole:
         runner.join(30)
         assert not runner.is_alive()
         assert done()
+
+
+def test_what_is_built_while_waiting_serves_the_claim_and_knows_no_credentials(store: Store) -> None:
+    whole = Whole(store, ScriptedBroker(), wanted(store))
+    build, built = whole.session._build, []
+    whole.session._build = lambda: built.append(build()) or built[-1]  # type: ignore[func-returns-value]
+    assert isinstance(whole.session, Preloads)
+    whole.session.preload()
+    assert (len(built), whole.reads) == (1, 0)
+    whole.desk.broker.said.append(Opened())
+    whole.session.open(whole.ctx)
+    whole.session.close(whole.ctx)
+    assert (len(built), whole.reads) == (1, 1)
 
 
 def test_open_returns_when_the_stream_is_open_and_open_orders_are_known(store: Store) -> None:
