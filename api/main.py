@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from functools import cache
 
 from fastapi import FastAPI
 
 from api.app import create_app
+from api.audit import write_log
 from api.cors import origins_of
 from api.fleet import Fleet
 from api.orders import OrderDesk
@@ -41,6 +43,7 @@ def build(environ: Mapping[str, str]) -> FastAPI:
 @cache
 def _app() -> FastAPI:
     guard()
+    write_log(sys.stderr)
     return build(os.environ)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import uvicorn
 
 from api.app import create_app
+from api.audit import write_log
 from api.fleet import Fleet
 from api.orders import OrderDesk
 from api.routes import jobs, orders
@@ -32,6 +33,7 @@ def main() -> None:
     parser.add_argument("--logs", type=Path, required=True)
     arguments = parser.parse_args()
     guard()
+    write_log(sys.stderr)
     threading.Thread(target=_end_with_the_engine, daemon=True).start()
     settings = Settings.from_env(os.environ)
     store = Store(valkey_client(settings))

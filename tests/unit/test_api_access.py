@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import json
+import logging
+
 import pytest
 from fastapi import APIRouter
 from fastapi.testclient import TestClient
 from moto import mock_aws
 
-from api import access
+from api import access, audit
 from api.audit import Audit
 from api.fleet import Fleet
 from muster import keys
@@ -104,6 +108,22 @@ def test_a_reason_is_one_line_of_bounded_length(api):
     long = api.put("/v1/pool", json={"target": 1}, headers={"Muster-Reason": "x" * 201})
     assert long.status_code == 422
     assert "Muster-Reason" in long.json()["detail"]
+
+
+def test_the_log_has_both_halves_of_a_change_as_json(api):
+    out = io.StringIO()
+    handlers = list(audit.log.handlers)
+    audit.write_log(out)
+    try:
+        api.put("/v1/pool", json={"target": 3}, headers={"Muster-Reason": 'a "quiet" day'})
+    finally:
+        audit.log.handlers[:] = handlers
+        audit.log.setLevel(logging.NOTSET)
+    intent, done = map(json.loads, out.getvalue().splitlines())
+    assert intent["audit"] == "asked"
+    assert (done["audit"], done["result"], done["id"]) == ("done", 200, intent["id"])
+    assert done["who"] == "operator"
+    assert done["reason"] == 'a "quiet" day'
 
 
 def test_the_record_is_capped(api, valkey, monkeypatch):
