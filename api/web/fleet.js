@@ -41,11 +41,12 @@ export const fleet = {
 };
 
 function showCounts(counts) {
+  if (!Object.keys(counts).length) window.dispatchEvent(new Event("changed")); // look again as soon as it is counted
   const chosen = place().query.phase;
   for (const tile of tiles.children) {
     const phase = tile.dataset.phase;
     tile.setAttribute("aria-pressed", String(phase === chosen));
-    if (!(phase in counts)) continue; // a large fleet is still being counted
+    if (!(phase in counts)) continue;
     tile.firstChild.textContent = count(counts[phase]);
     tile.classList.toggle("none", !counts[phase]);
   }

@@ -167,6 +167,12 @@ def test_the_page_refers_only_to_its_own_files_and_runs_nothing_inline(url):
             assert foreign not in text, (path.name, foreign)
 
 
+def test_every_script_is_fetched_at_once_and_not_one_after_the_other(url):
+    page = References()
+    page.feed(httpx.get(url).text)
+    assert {f"/{path.name}" for path in SCRIPTS} <= set(page.fetched)
+
+
 def test_a_script_imports_only_what_is_served():
     for path in SCRIPTS:
         for module in re.findall(r'from "([^"]+)"', path.read_text(encoding="utf-8")):
