@@ -81,7 +81,7 @@ def history(user: str) -> str:
 
 def starts() -> str:
     """list, newest first, capped: one line per worker that became ready, of all users."""
-    return "starts:{all}"
+    return "worker:starts:{all}"
 
 
 def bulk(digest: str) -> str:
