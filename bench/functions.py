@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import redis
-
+from bench.counting import CountedConnection, counted
 from lambdas import wiring
 from lambdas.worker_control.handler import handler
 from local.valkey import embedded_valkey
@@ -78,16 +77,6 @@ def zip_mb() -> float:
     return bundle().stat().st_size / 1e6
 
 
-class CountedConnection(redis.Connection):
-    """Counts what goes out: a command, or all commands of a pipeline together."""
-
-    sent = 0
-
-    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        type(self).sent += 1
-        super().send_packed_command(command, check_health)
-
-
 class CountedAws:
     """Every AWS client at once: counts calls, and answers the ones that a start makes."""
 
@@ -118,7 +107,7 @@ def warm_costs(valkey_url: str, channel: str, users: int, idle: int) -> tuple[in
     ):
         wiring.use(wiring.from_settings(settings))
     store = wiring.wired().deps(Priority.START).store
-    store.client.connection_pool.connection_class = CountedConnection
+    counted(store.client)
     handler(_event("before", users), None)  # connects, and loads the scripts
     store.client.delete(*keys.pool_keys(settings.pool))
     store.client.hset(keys.pool_config(settings.pool), "target", idle)

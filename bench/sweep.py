@@ -25,6 +25,7 @@ import psutil
 import redis
 
 from bench import fleet
+from bench.counting import CountedConnection, counted
 from local.valkey import EmbeddedValkey, embedded_valkey
 from muster import blueprint, keys, steps
 from muster.claims import ValkeyChannel
@@ -44,22 +45,12 @@ EXPONENT = 1.05
 BYTES_PER_USER = 2048
 
 
-class CountingStore(Store):
-    """Counts round trips."""
-
-    round_trips = 0
-
-    def _send(self, wanted: Sequence[Step[Any]]) -> list[Any]:
-        self.round_trips += 1
-        return super()._send(wanted)
-
-
 class Side:
     """One process's end of the system: its own connections, its own count of calls."""
 
     def __init__(self, port: int, users: int) -> None:
-        client = redis.Redis(port=port, decode_responses=True, socket_timeout=60)
-        self.store, self.ecs, self.sqs = CountingStore(client), fleet.FakeEcs(users), fleet.FakeSqs()
+        client = counted(redis.Redis(port=port, decode_responses=True, socket_timeout=60))
+        self.store, self.ecs, self.sqs = Store(client), fleet.FakeEcs(users), fleet.FakeSqs()
         self.deps = Deps(
             store=self.store,
             launcher=EcsLauncher(self.ecs, "cluster", "worker:1", "workers", "worker"),
@@ -75,13 +66,13 @@ class Side:
         """Everything since the last call."""
         spent = Spent(
             time.process_time(),
-            self.store.round_trips,
+            CountedConnection.sent,
             self.ecs.calls + self.sqs.calls,
             list(self.sqs.groups),
         )
-        self.store.round_trips = 0
-        for counted in (self.ecs.calls, self.sqs.calls, self.sqs.groups):
-            counted.clear()
+        CountedConnection.sent = 0
+        for one in (self.ecs.calls, self.sqs.calls, self.sqs.groups):
+            one.clear()
         return spent
 
 
@@ -181,7 +172,7 @@ def _sweep_once(me: Side, pool: Any, run_id: str, server: psutil.Process, users:
 def due_index(server: EmbeddedValkey, users: int) -> dict[str, Any]:
     """What the alternative would cost: a due time written at every beat, instead of a glance at every sweep.
 
-    In CPU of the one thread that all beats share. See docs/decisions/0010.
+    In CPU of the one thread that all beats share. See docs/decisions/0011.
     """
     store = Store(server.client(socket_timeout=60))
     process = psutil.Process(int(store.client.info("server")["process_id"]))

@@ -248,9 +248,9 @@ SWEEP_ALARM = timedelta(seconds=45)
 #: The turn of a sweep's coordinator, renewed on its way. Shorter than the time to the next sweep, so that one
 #: that dies (or never hears that its turn has begun) holds up none of those after it.
 SWEEP_LEASE = timedelta(seconds=45)
-#: A listing waits this long in all for its share of the read budget: 20 pages a second are 60,000 tasks. A
+#: A listing waits this long in all for its share of the read budget: 20 pages a second are 80,000 tasks. A
 #: cell with more is not listed whole, and nobody is judged.
-LIST_PATIENCE = timedelta(seconds=30)
+LIST_PATIENCE = timedelta(seconds=40)
 #: How long the next sweep may ask what this one found.
 SWEEP_MEMORY = timedelta(minutes=10)
 
