@@ -22,7 +22,7 @@ from typing import Any
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 #: In the order of the page; a bench that is not there yet is not run.
-BENCHES = ("start", "density", "jobs", "api", "sweep", "functions", "pool")
+BENCHES = ("start", "density", "jobs", "api", "page", "sweep", "functions", "pool")
 #: One that hangs is ended; the others still count.
 PATIENCE_S = 240.0
 
