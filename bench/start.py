@@ -143,28 +143,26 @@ def muster(
     stage.give_accounts(everybody)
     users = iter(everybody)
 
-    def take(how_many: int, times: dict[str, tuple[float, float, str]]) -> None:
-        seen.lost += how_many - len(times)
-        wrong = [user for user, (_, _, went) in times.items() if went != via]
-        if wrong:
-            say(f"    {len(wrong)} of {how_many} did not start {via}")
-
+    other_way = 0
     for _ in range(count):
         user = next(users)
         stage.start(user)
         times = stage.times([user])
-        take(1, times)
-        seen.latencies += [ready - accepted for accepted, ready, _ in times.values()]
+        seen.lost += 1 - len(times)
+        seen.latencies += [ready - accepted for accepted, ready, went in times.values() if went == via]
     for size, prepare in bursts.items():
         prepare()
         batch = [next(users) for _ in range(size)]
         with ThreadPoolExecutor(8) as senders:
             list(senders.map(stage.start, batch))
         times = stage.times(batch)
-        take(size, times)
+        seen.lost += size - len(times)
+        other_way += sum(went != via for _, _, went in times.values())
         first, last = min(t[0] for t in times.values()), max(t[1] for t in times.values())
         seen.rates[size] = len(times) / (last - first) * 1000
     seen.doubled = stage.doubled(set(everybody))
+    if other_way:
+        say(f"    {other_way} workers of the bursts did not start {via}")
     say(f"  {name}: p50 {seen.p50:.1f} ms, " + ", ".join(f"{r:.0f}/s of {n}" for n, r in seen.rates.items()))
     return seen
 
@@ -256,6 +254,8 @@ def measure(folder: Path, quick: bool, ray: bool) -> tuple[dict[str, Contender],
         stage.pool(full)
         fill = dict.fromkeys(sizes, lambda: stage.pool(max(sizes)))
         add(muster(stage, "muster warm", "warm", count, fill, "warm"))
+        stage.pool(0)
+        until(lambda: stage.engine.get("/v1/pool")["launching"] == 0, "no pool worker is on its way", 60)
         stage.pool(0)
         add(muster(stage, "muster cold, fork", "forked", count, dict.fromkeys(sizes, lambda: None), "cold"))
         _stop_all(stage)

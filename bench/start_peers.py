@@ -33,7 +33,8 @@ DRIVERS = {
     "plain exec": """
 started = []
 for n in numbers():
-    started.append(subprocess.Popen([*words, f"{name}-{n}"], stdin=subprocess.DEVNULL))
+    child = subprocess.Popen([*words, f"{name}-{n}"], stdin=subprocess.DEVNULL, start_new_session=True)
+    started.append(child)
 """,
     "supervisord": """
 import xmlrpc.client
@@ -83,16 +84,18 @@ def port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
-endpoint, published, stats = (f"tcp://127.0.0.1:{port()}" for _ in range(3))
-open(folder + "/c.ini", "w").write(f"[circus]\\nendpoint={endpoint}\\npubsub_endpoint={published}\\n"
-                                   f"stats_endpoint={stats}\\ncheck_delay=5\\n")
+endpoint, published = (f"tcp://127.0.0.1:{port()}" for _ in range(2))
+open(folder + "/c.ini", "w").write(
+    f"[circus]\\nendpoint={endpoint}\\npubsub_endpoint={published}\\ncheck_delay=5\\n")
 daemon = subprocess.Popen([sys.executable, "-m", "circus.circusd", "--log-level", "error", folder + "/c.ini"])
 client = CircusClient(endpoint=endpoint, timeout=15)
 client.call({"command": "list", "properties": {}})
 for n in numbers():
-    client.call({"command": "add", "properties": {
+    wanted = {"command": "add", "properties": {
         "name": f"{name}-{n}", "cmd": words[0], "args": [*words[1:], f"{name}-{n}"], "start": True,
-        "options": {"respawn": False, "copy_env": True, "warmup_delay": 0}}})
+        "options": {"respawn": False, "copy_env": True, "warmup_delay": 0}}}
+    while client.call(wanted)["status"] != "ok":  # it does one thing at a time
+        time.sleep(0.005)
 daemon.terminate()
 daemon.wait()
 """,
