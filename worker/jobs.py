@@ -21,6 +21,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from muster.blueprint import DRAIN_GRACE
 from muster.clock import SystemClock
@@ -43,6 +44,8 @@ _AWAY_S = 300.0  # without its backend for so long it leaves; a check finds work
 _CRASHES = 3  # children in a row that died without a job: the worker itself is broken
 LEFT, BROKEN, REAPED = 0, 1, 4
 
+T = TypeVar("T")
+
 
 class JobWorker:
     """One worker's life. `run` returns the exit code: 0 left, 1 broken, 4 was declared lost."""
@@ -53,6 +56,7 @@ class JobWorker:
         self._clock = SystemClock()
         self._jobs = open_jobs(options.url)
         self._pool: WorkPool = self._jobs.work.pool(options.pool)
+        self._started_at = self._clock.now()
         self._slot = Slot.create()
         self._ended = threading.Event()
         self._lost = threading.Event()
@@ -80,6 +84,21 @@ class JobWorker:
             self._slot.close()
 
     def _register(self) -> bool:
+        options = self._options
+        if options.launched:
+            was = self._jobs.registration.get(options.worker_id)
+            if was is not None and was.status is WorkerStatus.LOST:
+                # Launched too slowly, or restarted after it was lost: the old id and its claims are gone.
+                options.worker_id = _new_id(options.pool)
+        if not self._join():
+            return False
+        if options.launched:
+            # Restarted in place: what the life before held would be extended for ever, and never worked on.
+            self._pool.release_by_worker(options.worker_id)
+        self._check()
+        return True
+
+    def _join(self) -> bool:
         """A worker that was launched has a place; if that was given away meanwhile, the pool may be full."""
         me = WorkerRegistration(
             self._options.worker_id,
@@ -87,15 +106,11 @@ class JobWorker:
             pid=os.getpid(),
             capabilities=tuple(self._options.capability),
             pool=self._options.pool,
+            started_at=self._started_at,
         )
-        if not self._options.launched:
-            self._jobs.registration.register(me)
-        elif not self._jobs.registration.join(me, self._pool.settings().max_workers):
-            return False
-        else:
-            # Restarted in place: what the life before held would be extended for ever, and never worked on.
-            self._pool.release_by_worker(me.worker_id)
-        self._check()
+        if self._options.launched:
+            return self._jobs.registration.join(me, self._pool.settings().max_workers)
+        self._jobs.registration.register(me)
         return True
 
     def _supervise(self) -> int:
@@ -114,12 +129,16 @@ class JobWorker:
                 return REAPED
             if code == 0:
                 return LEFT
-            self._patiently(self._settle_for, child, code)
+            settled = self._patiently(self._settle_for, child, code)
             barren = 0 if self._slot.count > begun else barren + 1
             if barren >= _CRASHES:
                 log.error("%d children in a row died before their first job; see the lines above", barren)
                 return BROKEN
             if self._full() or self._stop_by is not None:
+                return LEFT
+            # What could not be settled must run out, so nobody may extend it any more. And a child that was
+            # leaving when it died has given the place away.
+            if not (settled and self._patiently(self._join)):
                 return LEFT
 
     def _full(self) -> bool:
@@ -169,7 +188,7 @@ class JobWorker:
             return "cancelled, and it did not listen"
         return None
 
-    def _settle_for(self, child: subprocess.Popen[bytes], code: int | str) -> None:
+    def _settle_for(self, child: subprocess.Popen[bytes], code: int | str) -> bool:
         """The child is dead: fail the job it was on, return the ones it had not begun."""
         current = self._slot.current
         for held in self._pool.extend(self._options.worker_id, 2 * self._options.heartbeat):
@@ -182,6 +201,7 @@ class JobWorker:
                 self._pool.settle(claim, Verdict.CANCEL, "cancelled while running")
             else:
                 self._pool.settle(claim, Verdict.FAIL, self._obituary(child, code))
+        return True
 
     def _obituary(self, child: subprocess.Popen[bytes], code: int | str) -> str:
         memory = f"{self._memory_mb:.0f} MB when last seen"
@@ -243,7 +263,7 @@ class JobWorker:
     def _leave(self) -> None:
         self._jobs.registration.update_status(self._options.worker_id, WorkerStatus.TERMINATED)
 
-    def _patiently(self, call: Callable[..., None], *args: object) -> None:
+    def _patiently(self, call: Callable[..., T], *args: object) -> T | None:
         """Try again while the backend is away, as long as our claims could live; then the reaper does it."""
         deadline = time.monotonic() + 2 * self._options.heartbeat
         while True:
@@ -307,10 +327,14 @@ def parse(argv: list[str]) -> argparse.Namespace:
         parser.error(f"--processor {wrong[0]}: write TYPE=MODULE:FUNCTION")
     options.processors = {**PROCESSORS, **dict(given.split("=", 1) for given in options.processor)}
     options.launched = options.worker_id is not None
-    options.worker_id = options.worker_id or f"{options.pool}-{uuid.uuid4().hex[:12]}"
+    options.worker_id = options.worker_id or _new_id(options.pool)
     if options.stale_after is None:
         options.stale_after = 2 * options.heartbeat
     return options
+
+
+def _new_id(pool: str) -> str:
+    return f"{pool}-{uuid.uuid4().hex[:12]}"
 
 
 def same_options(argv: list[str]) -> tuple[str, ...]:

@@ -298,7 +298,9 @@ class MemoryRegistration:
     def join(self, worker: WorkerRegistration, total: int) -> bool:
         with self._lock:
             live = [w for w in self._workers.values() if w.status in LIVE and w.pool == worker.pool]
-            if sum(w.worker_id != worker.worker_id for w in live) >= total:
+            was = self._workers.get(worker.worker_id)
+            lost = was is not None and was.status is WorkerStatus.LOST
+            if lost or sum(w.worker_id != worker.worker_id for w in live) >= total:
                 return False
             self._put(worker, WorkerStatus.ACTIVE)
             return True

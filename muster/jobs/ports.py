@@ -178,8 +178,9 @@ class RegistrationBackend(Protocol):
     def join(self, worker: WorkerRegistration, total: int) -> bool:
         """As `register`, but only as one of at most `total` live workers of its pool; False when it is full.
 
-        A place it still holds (reserved, or from a life before) is its own. One atomic step, because a
-        worker that was thought gone may come back after its place was given away.
+        A place it still holds (reserved, or from a life before) is its own. One that was declared lost is
+        refused: whatever it claimed now, the reaper might still release. One atomic step, because a worker
+        that was thought gone may come back after its place was given away.
         """
         ...
 

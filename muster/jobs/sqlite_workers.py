@@ -39,13 +39,15 @@ class SQLiteRegistration:
 
     def join(self, worker: WorkerRegistration, total: int) -> bool:
         with self._file.write() as db:
-            others = db.execute(
-                f"SELECT count(*) FROM worker_registry WHERE pool_id IS ? AND {_ALIVE} AND worker_id != ?",  # noqa: S608
+            others, lost = db.execute(
+                f"SELECT count(*) FILTER (WHERE pool_id IS ?1 AND {_ALIVE} AND worker_id != ?2),"  # noqa: S608
+                " count(*) FILTER (WHERE worker_id = ?2 AND status = 'lost') FROM worker_registry",
                 (worker.pool, worker.worker_id),
-            ).fetchone()[0]
-            if others < total:
+            ).fetchone()
+            admitted = others < total and not lost
+            if admitted:
                 self._put(db, worker, WorkerStatus.ACTIVE)
-        return bool(others < total)
+        return admitted
 
     def reserve(self, pool: str, total: int, workers: Sequence[WorkerRegistration]) -> Ids:
         with self._file.write() as db:

@@ -30,7 +30,7 @@ class Fleet:
         self._world = world
         self._beats: dict[str, float] = {}
         self._uncounted: dict[str, float] = {}
-        self._idle: dict[str, float] = {}
+        self._untouched: dict[tuple[str, int], float] = {}
         self._nothing_to_do_since: float | None = None
         self._alone_since: float | None = None
 
@@ -113,7 +113,7 @@ class Fleet:
                     "who is not counted leaves",
                     f"{container.worker_id} is {status} and still there {now - since:.1f} s later",
                 )
-        self._works(container, max(free_since, self._idle.get(container.worker_id, now)), now)
+        self._works(container, free_since, now)
         if self._nothing_to_do_since is not None:
             since = max(self._nothing_to_do_since, free_since)
             if now - since > IDLE_S:
@@ -122,19 +122,23 @@ class Fleet:
                     f"{container.worker_id} has had nothing to do for {now - since:.1f} s",
                 )
 
-    def _works(self, container: Container, since: float, now: float) -> None:
-        """A worker that holds a claim is on it, or on another of its batch; else the job would wait."""
-        worker_id = container.worker_id
-        mine = [job for job in self._world.record.open if job.claimed_by == worker_id]
+    def _works(self, container: Container, free_since: float, now: float) -> None:
+        """A worker that holds a claim is on it, or on another of its batch; else the job would wait.
+
+        After lost writes it may hold one that it has finished, until it leaves.
+        """
+        world = self._world
         busy = container.slot is not None and container.slot.current is not None
-        if not mine or busy or since > now:
-            self._idle.pop(worker_id, None)
-            return
-        self._idle.setdefault(worker_id, now)
-        if now - since > WORK_S:
-            self._world.violate(
-                "who holds a job works on it", f"{worker_id} has job {mine[0].id} and does nothing"
-            )
+        for job in world.record.open:
+            if job.claimed_by != container.worker_id:
+                continue
+            claim = (job.id, job.token)
+            if busy or free_since > now or world.store_world.lost:
+                self._untouched.pop(claim, None)
+            elif now - max(free_since, self._untouched.setdefault(claim, now)) > WORK_S:
+                world.violate(
+                    "who holds a job works on it", f"{container.worker_id} has job {job.id} and does nothing"
+                )
 
     def _gap(self, now: float) -> None:
         """A job that was pushed in peace, is due, and nobody has been launched for it."""

@@ -36,6 +36,7 @@ def installed() -> Iterator[None]:
             (jobs_context, "peak_memory_mb", lambda: 0.0),
             (jobs_child, "peak_memory_mb", lambda: 0.0),
             (jobs_child, "traceback", SimpleNamespace(format_exception=lambda error: [repr(error)])),
+            (jobs, "uuid", SimpleNamespace(uuid4=lambda: processes.here().new_id())),
             (capacity, "uuid", SimpleNamespace(uuid4=lambda: processes.here().new_id())),
             # Polls five times as rare: the same code, in a fifth of the steps.
             (jobs, "_TICK_S", 0.5),

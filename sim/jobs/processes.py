@@ -102,7 +102,8 @@ class Container:
 
     def __init__(self, world: JobWorld, worker_id: str) -> None:
         self.world = world
-        self.worker_id = worker_id
+        self.launch_id = worker_id
+        self.options = argparse.Namespace(worker_id=worker_id)
         rng = world.rng
         self.clock = HostClock(
             world.loop, 1.0 + rng.uniform(-DRIFT, DRIFT), rng.choice((0.0, rng.uniform(-1, 1) * world.skew))
@@ -114,6 +115,11 @@ class Container:
         self.over = False  #: ended for good
 
     @property
+    def worker_id(self) -> str:
+        """Its name in the registry: the one it was launched with, or a new one after that was lost."""
+        return str(self.options.worker_id)
+
+    @property
     def living(self) -> list[Process]:
         """Its processes that are alive, parent first."""
         both = (self.parent, self.child.process if self.child else None)
@@ -123,17 +129,17 @@ class Container:
         if self.over:
             return
         self.booted_at = self.world.loop.now
-        self.parent = Process(self.world, self.worker_id, "parent", self.clock)
+        self.parent = Process(self.world, self.launch_id, "parent", self.clock)
         self.parent.container = self
-        self.world.trace("boot", self.worker_id)
+        self.world.trace("boot", self.launch_id)
         self.parent.spawn(self._main)
 
     def _main(self) -> None:
         plan = self.world.plan
         told = vars(_options(self.world.pool_name, plan.batch, plan.max_jobs))
-        options = argparse.Namespace(**{**told, "worker_id": self.worker_id})
+        self.options = argparse.Namespace(**{**told, "worker_id": self.launch_id})
         try:
-            code = job_worker.JobWorker(options, self.world.launcher).run()
+            code = job_worker.JobWorker(self.options, self.world.launcher).run()
         except Exception as crashed:  # noqa: BLE001 - what Python does with an exception: exit 1
             self.world.surprised(self.worker_id, crashed)
             code = 1

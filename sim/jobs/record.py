@@ -199,7 +199,9 @@ class Record:
                 self._broken(
                     "only the holder settles", f"{worker}'s end took {old.claimed_by}'s job {job_id}"
                 )
-            by_itself = self._world.loop.actor is not None and self._world.loop.actor.name == worker
+            by_itself = any(
+                c.worker_id == worker and c.parent is self._world.loop.actor for c in self._world.containers
+            )
             if by == "worker" and not by_itself and self._world.fleet.status(worker) != "lost":
                 self._broken("a live worker keeps its claims", f"{worker} is not lost, and lost job {job_id}")
             if by == "expired" and seen.until_ms > now_ms:

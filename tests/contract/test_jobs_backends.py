@@ -423,7 +423,7 @@ def test_a_worker_joins_while_there_is_room_or_in_its_own_place(jobs):
     assert (registry.get("n").status, registry.get("n").host) == (WorkerStatus.ACTIVE, "h")
     registry.lose("n", registry.get("n").last_heartbeat)
     assert registry.join(worker("late", pool="p"), 2)
-    assert not registry.join(worker("n", pool="p"), 2), "its place was given away"
+    assert not registry.join(worker("n", pool="p"), 9), "a lost worker does not come back under its id"
     assert registry.get("n").status is WorkerStatus.LOST
 
 
