@@ -149,13 +149,6 @@ MUTANTS = (
         seed=55,
     ),
     Mutant(
-        "go on after a child that died while it left",
-        "worker.jobs:JobWorker._supervise",
-        "if not (settled and self._patiently(self._join)):",
-        "if not settled:",
-        seed=952,
-    ),
-    Mutant(
         "go on with claims that could not be settled",
         "worker.jobs:JobWorker._supervise",
         "if not (settled and self._patiently(self._join)):",
