@@ -20,7 +20,7 @@ from muster.claims import ClaimChannel
 from muster.clients import valkey_client
 from muster.clock import SystemClock
 from muster.errors import LostLease, MusterError
-from muster.model import Assignment, Cause, Phase, Via
+from muster.model import Assignment, Cause, Phase, Via, start_latency_ms
 from muster.scrub import guard, hide
 from muster.settings import Settings
 from muster.store import Store
@@ -216,20 +216,21 @@ def _tell_ready(given: Assignment, moments: Moments, spans: Spans) -> None:
     the start's own spans. A repair began with its epoch: the owner's command may be days old."""
     via = "repair" if given.cause is Cause.REPAIR else given.via.value
     now = time.time()
+    took_ms = start_latency_ms(given.cause, given.epoch, given.issued_at_ms, round(now * 1000))
     trace = trace_of(given.command_id, given.cause, given.epoch)
-    began_ms = given.epoch if given.cause in (Cause.REPAIR, Cause.MOVE) else given.issued_at_ms
-    spans.add(trace, "start", began_ms / 1000, now, root=True, via=via, cause=given.cause, user_id=given.user)
+    spans.add(
+        trace, "start", now - took_ms / 1000, now, root=True, via=via, cause=given.cause, user_id=given.user
+    )
     spans.add(trace, "take mark", moments.woken, moments.taken)
     spans.add(trace, "open session", moments.taken, now)
     spans.flush_soon()
-    now_ms = now * 1000
     spec = {
         "Namespace": "Muster",
         "Dimensions": [["via"]],
         "Metrics": [{"Name": "StartLatency", "Unit": "Milliseconds"}],
     }
-    line = {"_aws": {"Timestamp": round(now_ms), "CloudWatchMetrics": [spec]}, "via": via}
-    print(json.dumps(line | {"StartLatency": round(now_ms - given.issued_at_ms, 1)}), flush=True)
+    line = {"_aws": {"Timestamp": round(now * 1000), "CloudWatchMetrics": [spec]}, "via": via}
+    print(json.dumps(line | {"StartLatency": took_ms}), flush=True)
 
 
 def _log(message: str) -> None:
