@@ -74,7 +74,7 @@ class Fleet:
     def idle(self, count: int) -> list[int]:
         """The processes of a pool of `count` waiting workers."""
         self.engine.api.put("/v1/pool", json={"target": count}).raise_for_status()
-        until(lambda: self.engine.get("/v1/pool")["idle"] == count, f"a pool of {count}", 120)
+        until(lambda: self.engine.get("/v1/pool")["idle"] == count, f"a pool of {count}", 60)
         return self._workers(lambda env: "MUSTER_USER" not in env)
 
     def ready(self, users: list[str]) -> list[int]:

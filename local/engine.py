@@ -326,6 +326,11 @@ class Engine:
             try:
                 listener = client.pubsub(ignore_subscribe_messages=True)
                 listener.subscribe(keys.NUDGE)
+                listener.get_message(timeout=5)  # the server's word that it is so
+                # What was said while nobody listened is not repeated.
+                for source in self._sources.values():
+                    source.wake()
+                self._schedules.poke(blueprint.FN_POOL_MANAGER.name)
                 while not self._stopping.is_set():
                     message = listener.get_message(timeout=30)
                     name = message["data"] if message else ""
