@@ -155,7 +155,7 @@ class EcsWorld:
             raise _error("InvalidParameterException", "The referenced task was not found.", "StopTask")
         if task.desired == "STOPPED":
             return
-        self.world.audit("stopping", task, priority)
+        self.world.audit("stopping", task, priority, reason)
         self.world.trace("ecs", "stop", arn, reason)
         task.desired, task.reason = "STOPPED", reason
         loop = self.world.loop
@@ -257,6 +257,7 @@ class EcsWorld:
     def pay(self, bucket: Bucket, name: str, priority: Priority) -> None:
         now = self.world.loop.now
         self.calls.append((now, name, priority))
+        self.world.audit("called", bucket.spec.name, priority)
         if self.throttled_until > now or not bucket.take(now):
             self.world.count("ecs throttled")
             raise _error("ThrottlingException", "Rate exceeded", name)

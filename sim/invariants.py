@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from sim.audit import Invariant
-from sim.liveness import Accounted, Budget, NoOrphans, NoSurprise, PoolSize, Quiet, Whole
+from sim.liveness import (
+    Accounted,
+    Budget,
+    NoOrphans,
+    NoSurprise,
+    OrphansProven,
+    PoolSize,
+    Quiet,
+    Whole,
+)
 from sim.order_rules import OneSession, OrderAsked, OrderOnce, OrderTruth, OrderUnderLease
 from sim.safety import (
     BrokerOrder,
@@ -31,6 +40,7 @@ INVARIANTS: list[type[Invariant]] = [
     Accounted,
     Whole,
     NoOrphans,
+    OrphansProven,
     Budget,
     Quiet,
     NoSurprise,

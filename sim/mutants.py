@@ -204,4 +204,28 @@ MUTANTS = (
         'return _restart(seen, "it has no task")',
         'return Wait("it has no task")',
     ),
+    Mutant(
+        "drop a mark that somebody else holds",
+        "drop_mark.lua",
+        "if mark[1] ~= ARGV[2] or mark[2] ~= ARGV[1] then return {'not_holder'} end",
+        "",
+    ),
+    Mutant(
+        "stop an orphan at the first suspicion",
+        "muster.maintenance:_judge_leftovers",
+        "suspected=task_id in suspects",
+        "suspected=True",
+    ),
+    Mutant(
+        "call ECS without asking the budget",
+        "muster.launchers.ecs:EcsLauncher._call",
+        "if self._budget is not None:",
+        "if self._budget is not None and bucket.name != 'ecs-read':",
+    ),
+    Mutant(
+        "refill with what is kept for repairs",
+        "muster.budget:CallBudget.__call__",
+        "floor = round(bucket.burst * self._priority.value)",
+        "floor = 0",
+    ),
 )

@@ -90,7 +90,7 @@ def make_plan(seed: int) -> Plan:
     )
     from sim.trading_plan import with_trading
 
-    return with_trading(plan)
+    return with_trading(_with_pairs(plan))
 
 
 def _wishes(rng: Random, users: int, duration: float) -> tuple[Wish, ...]:
@@ -137,6 +137,18 @@ def _faults(
         if wish.action == "restart" and rng.random() < 0.5:  # people restart what seems to hang
             faults.append(Fault(max(1.0, wish.at - rng.uniform(1.0, 25.0)), "stall", "worker", 28.0))
     return tuple(sorted(faults, key=lambda fault: fault.at))
+
+
+def _with_pairs(plan: Plan) -> Plan:
+    """Some things go wrong only together, more rarely than chance would bring them. Dice of its own."""
+    rng = Random(f"pairs-{plan.seed}")
+    pairs: list[Fault] = []
+    for wish in plan.wishes:
+        if wish.action == "start" and rng.random() < 0.04:  # its claim comes again, to a second worker
+            pairs += (Fault(wish.at, "lost", "delete"), Fault(wish.at, "session_fails", amount=1.0))
+        if wish.action == "restart" and rng.random() < 0.3:  # the goodbye comes when a successor is there
+            pairs.append(Fault(wish.at, "pause", "drop_mark", 59.0))
+    return replace(plan, faults=tuple(sorted((*plan.faults, *pairs), key=lambda fault: fault.at)))
 
 
 def _fault(rng: Random, at: float, kind: str, *, lossy: bool) -> Fault:

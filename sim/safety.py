@@ -243,7 +243,7 @@ class NobodyLiveKilled(Invariant):
         if (name == "take_mark" and reply[0] == "taken") or (name == "beat_mark" and reply[0] != "fenced"):
             self._marked_until[user_of(used[0])] = self.world.loop.now + MARK_TTL.total_seconds()
 
-    def stopping(self, task: SimTask, priority: Priority) -> None:
+    def stopping(self, task: SimTask, priority: Priority, reason: str) -> None:  # noqa: ARG002
         if priority is not Priority.REPAIR:
             return
         worker = task.worker
