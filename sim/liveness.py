@@ -21,8 +21,8 @@ SWEEP_S = FN_MAINTENANCE.every.total_seconds()
 #: Listed by one sweep, suspected by the second, stopped by the third, then the drain; young tasks are spared.
 ORPHAN_S = 3 * SWEEP_S + BOOT_PATIENCE.total_seconds() + DRAIN_GRACE.total_seconds() + 15.0
 
-#: Unknown in two sweeps; a mark of an older epoch may make it look owned for up to 30 s longer than it is.
-ORPHAN_PROOF_S = 2 * SWEEP_S - MARK_TTL.total_seconds() - 15.0
+#: A mark of an older epoch makes a task look owned for longer than it is; and the auditor looks every 10 s.
+_LOOKS_OWNED_S = MARK_TTL.total_seconds() + 15.0
 
 
 class PoolSize(Invariant):
@@ -133,13 +133,18 @@ class NoOrphans(Invariant):
 
 
 class OrphansProven(Invariant):
-    """What maintenance stops as an orphan has had no owner for longer than one sweep."""
+    """What maintenance stops as an orphan has had no owner since the sweep before the last."""
 
     name = "an orphan is proven by two sweeps"
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._since: dict[str, float] = {}
+        self._sweeps: list[float] = []
+
+    def script(self, name: str, used: tuple[str, ...], args: tuple[Any, ...], reply: Any) -> None:  # noqa: ARG002
+        if name == "begin_sweep" and reply[0] == "begin":
+            self._sweeps.append(self.world.loop.now)
 
     def tick(self) -> None:
         world, now = self.world, self.world.loop.now
@@ -149,12 +154,12 @@ class OrphansProven(Invariant):
         self._since = {arn: self._since.get(arn, now) for arn in doubtful if arn not in owned}
 
     def stopping(self, task: SimTask, priority: Priority, reason: str) -> None:  # noqa: ARG002
-        if reason.startswith("no owner"):
-            alone = self.world.loop.now - self._since.get(task.arn, self.world.loop.now)
-            if alone < ORPHAN_PROOF_S:
-                self.violated(
-                    f"{task.arn} ({owner_name(task)}) was stopped {alone:.0f} s after its owner went"
-                )
+        if not reason.startswith("no owner"):
+            return
+        alone = self.world.loop.now - self._since.get(task.arn, self.world.loop.now)
+        listed = self.world.loop.now - self._sweeps[-3] if len(self._sweeps) > 2 else ORPHAN_S
+        if alone < listed - _LOOKS_OWNED_S:
+            self.violated(f"{task.arn} ({owner_name(task)}) was stopped after {alone:.0f} s alone")
 
 
 class Budget(Invariant):
