@@ -99,7 +99,7 @@ MUTANTS = (
         "take_mark.lua",
         "if tonumber(desired.held_epoch or '-1') == epoch and desired.worker_id ~= worker_id then",
         "if false then",
-        seed=78,
+        seed=25,
     ),
     Mutant(
         "forget issued_at of a start",
@@ -149,7 +149,7 @@ MUTANTS = (
         "pool_beat.lua",
         "if not reserved and config.target and taken >= tonumber(config.target) then return {'surplus'} end",
         "",
-        seed=33,
+        seed=76,
     ),
     Mutant(
         "delete the claim before taking the mark",
@@ -162,7 +162,7 @@ MUTANTS = (
         "worker.heart:Heart.beat",
         "me.lease.renewed(sent_at)",
         "me.lease.renewed(me.clock.monotonic())",
-        seed=318,
+        seed=424,
     ),
     Mutant(
         "act until told otherwise",

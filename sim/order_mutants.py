@@ -18,6 +18,7 @@ ORDER_MUTANTS = (
         _PLACE,
         "if begun.may_be_there and",
         "if False and",
+        seed=315,
     ),
     Mutant(
         "a new id for every attempt",
@@ -38,6 +39,7 @@ ORDER_MUTANTS = (
         "worker.inbox:Inbox.send_checks",
         "            self._send(checks)\n",
         "            self._settle(*batch)\n            self._send(checks)\n",
+        seed=478,
     ),
     Mutant(
         "a check that writes verified without comparing",
@@ -50,6 +52,7 @@ ORDER_MUTANTS = (
         "record_order.lua",
         "newer = final > known_final or (final == known_final and filled > known_filled)",
         "newer = true",
+        seed=884,
     ),
     Mutant(
         "one look at an open order is enough",
@@ -68,5 +71,6 @@ ORDER_MUTANTS = (
         "worker.lease:Lease.ended",
         "if not self._ended and",
         "if False and",
+        seed=305,
     ),
 )

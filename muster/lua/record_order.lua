@@ -38,7 +38,7 @@ if status == '' then
     answer = 'older' -- it is on its way: the worker has not reported it yet
   end
 elseif broker_id == '' then
-  newer = known_final == 0 -- a refusal ends what has not ended
+  newer = known_final == 0 and not placed -- a refused attempt ends nothing that the broker is known to have
 elseif not placed then
   newer = true -- the broker's first word, also about an order that was believed refused
 elseif by_check and final == 1 and order.verified ~= 'verified' then
