@@ -133,7 +133,7 @@ class NoOrphans(Invariant):
 
 
 class OrphansProven(Invariant):
-    """What maintenance stops as an orphan has had no owner since the sweep before the last."""
+    """What maintenance stops as an orphan had no owner at the last sweep's judgement either."""
 
     name = "an orphan is proven by two sweeps"
 
@@ -157,8 +157,8 @@ class OrphansProven(Invariant):
         if not reason.startswith("no owner"):
             return
         alone = self.world.loop.now - self._since.get(task.arn, self.world.loop.now)
-        listed = self.world.loop.now - self._sweeps[-3] if len(self._sweeps) > 2 else ORPHAN_S
-        if alone < listed - _LOOKS_OWNED_S:
+        suspected = self.world.loop.now - self._sweeps[-2] if len(self._sweeps) > 1 else ORPHAN_S
+        if alone < suspected - _LOOKS_OWNED_S:
             self.violated(f"{task.arn} ({owner_name(task)}) was stopped after {alone:.0f} s alone")
 
 

@@ -215,6 +215,7 @@ MUTANTS = (
         "muster.maintenance:_judge_leftovers",
         "suspected=task_id in suspects",
         "suspected=True",
+        seed=1205,
     ),
     Mutant(
         "call ECS without asking the budget",
