@@ -8,7 +8,6 @@ import fakeredis
 
 from muster import steps, warm_pool
 from muster.store import Store
-from sim.audit import view_of
 from sim.plan import Fault, Wish
 from tests.simulation.histories import live, served
 from tests.worlds import world
@@ -19,12 +18,12 @@ class _Between(Store):
 
     then: Any = None
 
-    def run(self, *wanted: Any) -> list[Any]:
-        answers = super().run(*wanted)
-        if self.then is not None and any(step.args[:1] == ("HGETALL",) for step in wanted):
+    def one(self, step: Any) -> Any:
+        answer = super().one(step)
+        if self.then is not None and step.args[:1] == ("HGETALL",):
             then, self.then = self.then, None
             then()
-        return answers
+        return answer
 
 
 def test_a_draining_host_does_not_stop_a_worker_that_has_just_been_claimed() -> None:
@@ -42,11 +41,13 @@ def test_a_fence_that_a_failover_forgot_is_not_a_fence_unheard() -> None:
     """Seed 6673: the failover forgot the stop and gave the claim back, so another worker served the start.
     The invariant counted the stop all the same; what the store does not know cannot stop anybody."""
     wishes = (Wish(34.338815, "start", "u0"), Wish(37.146776, "stop", "u0", late=2.807867))
-    forgets = Fault(34.39661, "failover", amount=10.0, skip=5)
-    history = live(forgets, wishes=wishes, pool=3, on_valkey=True, lossy=True, duration=210.0, seed=6673)
-    first, second = served(history)
-    assert first.given == second.given
-    assert view_of(history, "u0").live_mark is not None
+    given_twice = 0
+    for ms in range(0, 60, 2):  # one of these moments is between the claim's sending and its taking
+        forgets = Fault(34.338815 + ms / 1000, "failover", amount=10.0, skip=5)
+        history = live(forgets, wishes=wishes, pool=3, on_valkey=True, lossy=True, duration=210.0, seed=6673)
+        givens = [worker.given for worker in served(history)]
+        given_twice += len(givens) == 2 and givens[0] == givens[1]
+    assert given_twice
 
 
 def test_a_sweep_that_never_heard_of_its_turn_holds_up_none_after_it() -> None:
