@@ -270,17 +270,23 @@ class Engine:
                 arn=arn(function.queue.name),
             )
             self._sources[function.queue.name] = source.start()
-        for function, scheduled in (
-            (blueprint.FN_MAINTENANCE, maintenance.handler),
-            (blueprint.FN_POOL_MANAGER, pool_manager.handler),
+        for function, run in (
+            (blueprint.FN_MAINTENANCE, partial(_run, maintenance.handler, blueprint.FN_MAINTENANCE.name)),
+            (blueprint.FN_POOL_MANAGER, partial(self._fill_pool, pool_manager.handler)),
         ):
             assert function.every is not None
-            self._schedules.every(function.every, function.name, partial(_run, scheduled, function.name))
+            self._schedules.every(function.every, function.name, run)
         if warm_pool.target_of(self._deps, self.options.pool) != self.options.pool:
             warm_pool.set_target(self._deps, self.options.pool)
         self._schedules.start()
         self._schedules.poke(blueprint.FN_POOL_MANAGER.name)
         self._schedules.poke(blueprint.FN_MAINTENANCE.name)
+
+    def _fill_pool(self, handler: Any) -> None:
+        """One run launches a portion, to leave calls to others. Here none is paid for: the rest follows."""
+        name = blueprint.FN_POOL_MANAGER.name
+        if _run(handler, name)["launched"] == warm_pool.MOST_LAUNCHES:
+            self._schedules.poke(name)
 
     def _each_second(self) -> timedelta:
         """A beat of this machine's own clock, whatever the speed of the schedules."""
@@ -455,8 +461,9 @@ def _context(function: str) -> LambdaContext:
     return LambdaContext(_FUNCTIONS[function], REGION, _ACCOUNT)
 
 
-def _run(handler: Any, function: str) -> None:
-    handler({}, _context(function))
+def _run(handler: Any, function: str) -> dict[str, Any]:
+    answer: dict[str, Any] = handler({}, _context(function))
+    return answer
 
 
 def _logged(handler: Any, event: dict[str, Any], context: LambdaContext) -> None:

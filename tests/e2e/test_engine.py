@@ -18,6 +18,7 @@ import pytest
 from local.driver import EngineProcess, until
 from local.event_source import LONG_POLL_S
 from local.valkey import embedded_valkey
+from muster.warm_pool import MOST_LAUNCHES
 
 
 @pytest.fixture(scope="module")
@@ -211,3 +212,13 @@ def test_an_existing_server_is_used_and_left_running(tmp_path: Path) -> None:
             engine.end()
         assert theirs.alive
         assert theirs.client().exists("worker:desired:{guest}") == 1
+
+
+def test_a_pool_larger_than_one_run_launches_is_filled_at_once(tmp_path):
+    size = MOST_LAUNCHES + 5
+    engine = EngineProcess(tmp_path / "engine", "--pool", str(size))
+    try:
+        engine.start()
+        until(lambda: engine.api.get("/v1/pool").json()["idle"] == size, "the pool is full")
+    finally:
+        engine.end()
