@@ -14,6 +14,8 @@ from typing import Any
 
 import psutil
 
+from muster.jobs.capacity import HOME_VARIABLE
+
 
 def until(done: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
     """Wait for a condition and return its value; `TimeoutError` names what did not happen."""
@@ -102,7 +104,11 @@ class EngineProcess:
                 environ = process.environ()
                 # Valkey rewrites its command line, but it lives in its folder.
                 words = " ".join([*process.cmdline(), process.cwd()])
-                words += environ.get("MUSTER_TASK_FOLDER", "") + environ.get("STATE_DIR", "")
+                words += (
+                    environ.get("MUSTER_TASK_FOLDER", "")
+                    + environ.get(HOME_VARIABLE, "")
+                    + environ.get("STATE_DIR", "")
+                )
                 if str(self.folder) in words and process.status() != psutil.STATUS_ZOMBIE:
                     own.append(process)
             except (psutil.NoSuchProcess, psutil.AccessDenied):

@@ -31,7 +31,7 @@ from lambdas import wiring
 from local.checks import PlannedChecks
 from local.endpoint import REGION, LocalAws, arn
 from local.event_source import EventSource, Handler, LambdaContext
-from local.job_pools import job_wiring
+from local.job_pools import end_job_workers, job_wiring
 from local.lock import FolderLock
 from local.paper.service import PaperService, with_accounts
 from local.schedules import Schedules
@@ -149,6 +149,7 @@ class Engine:
         if hasattr(self, "_launcher"):
             self._drain_workers()
             self._launcher.close()
+            end_job_workers(self._workers_folder() / "logs")
         self._aws.stop()
         if self._paper is not None:
             self._paper.stop()

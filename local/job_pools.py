@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from lambdas.wiring import JobWiring
 from muster import blueprint
 from muster.jobs import connect
-from muster.jobs.capacity import ProcessLauncher
+from muster.jobs.capacity import HOME_VARIABLE, ProcessLauncher
+from muster.launchers.procfs import leaders
 
 #: Starts a function of the control plane with an event, asynchronously.
 Invoke = Callable[[str, dict[str, Any]], None]
@@ -24,3 +29,17 @@ def job_wiring(valkey_url: str, logs: Path, invoke: Invoke) -> JobWiring:
         lambda pool: invoke(blueprint.FN_POOL_MANAGER.name, {"source": "muster.jobs", "pool_id": pool}),
         lambda: invoke(blueprint.FN_MAINTENANCE_WORKER.name, {"source": "muster.jobs"}),
     )
+
+
+def end_job_workers(logs: Path) -> None:
+    """An engine that stops leaves nothing running. SIGTERM, the time of a drain, SIGKILL; jobs go back."""
+    mine = {HOME_VARIABLE: str(logs.resolve())}
+    deadline = time.monotonic() + blueprint.DRAIN_GRACE.total_seconds() + 5
+    told: set[int] = set()
+    while living := {pid for pid, _ in leaders(mine)}:
+        late = time.monotonic() > deadline
+        for pid in living if late else living - told:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
+        told |= living
+        time.sleep(0.05)

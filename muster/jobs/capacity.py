@@ -96,6 +96,11 @@ def check(
     return Checked(reaped, ensure_capacity(jobs, pool, launch))
 
 
+#: A variable of every job worker that a `ProcessLauncher` has started, and of the successors it starts
+#: itself: where the first one's logs are. Whoever must end them all finds them by it.
+HOME_VARIABLE = "MUSTER_JOBS_HOME"
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessLauncher:
     """Starts job workers as processes of this machine, each in its own session so that it outlives us."""
@@ -111,9 +116,10 @@ class ProcessLauncher:
         if pin:
             command += ["--pin", pin]
         self.log_folder.mkdir(parents=True, exist_ok=True)
+        env = {HOME_VARIABLE: str(self.log_folder.resolve())} | os.environ
         with (self.log_folder / f"{worker_id}.log").open("ab") as out:
             subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+                command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )
 
 

@@ -222,3 +222,24 @@ def test_a_pool_larger_than_one_run_launches_is_filled_at_once(tmp_path):
         until(lambda: engine.api.get("/v1/pool").json()["idle"] == size, "the pool is full")
     finally:
         engine.end()
+
+
+def test_a_stopped_engine_leaves_no_job_worker_and_the_job_goes_back(tmp_path: Path) -> None:
+    engine = EngineProcess(tmp_path / "engine", "--pool", "0")
+    jobs = "/v1/pools/slow/jobs"
+
+    def status() -> str:
+        return str(engine.get(f"{jobs}/{pushed}")["status"])
+
+    try:
+        engine.start()
+        answer = engine.api.post(jobs, json={"data": {"delay_s": 600}, "type": "echo"})
+        answer.raise_for_status()
+        pushed = answer.json()["ids"][0]
+        until(lambda: status() == "claimed", "somebody works on it")
+        assert engine.stop() == 0
+        assert engine.processes() == []
+        engine.start()
+        until(lambda: status() in ("pending", "claimed"), "it is there, and not lost")
+    finally:
+        engine.end()
