@@ -9,7 +9,6 @@ reads, the only ones that come in crowds, share threads and round trips (`api.to
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
@@ -23,6 +22,7 @@ from api.limits import Limits
 from api.routes import bulk, events, fleet, health, me, page, timeline, workers
 from api.source import FleetSource
 from api.together import Together
+from muster import __version__
 
 TITLE = "Muster"
 
@@ -32,7 +32,7 @@ def create_app(
 ) -> FastAPI:
     """`store` keeps the audit and the limits; a source that reads from it shares its round trips. `more` are
     the parts that not every deployment has: orders, jobs. Pages of `origins` may call it from a browser."""
-    app = FastAPI(title=TITLE, version=version("muster"), docs_url=None, redoc_url=None)
+    app = FastAPI(title=TITLE, version=__version__, docs_url=None, redoc_url=None)
     problems.install(app)
     app.state.audit = audit = Audit(store)
     # Every router of the API is mounted here, in the order of its documentation.

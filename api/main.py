@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 
 from fastapi import FastAPI
@@ -17,12 +17,18 @@ from api.audit import write_log
 from api.cors import origins_of
 from api.fleet import Fleet
 from api.orders import OrderDesk
-from api.routes import orders
+from api.routes import jobs, orders
 from api.tokens import Tokens
 from muster.clients import aws_client, valkey_client
+from muster.errors import Refused
+from muster.functions import invoke, job_pool_event
+from muster.jobs.connection import on_store
 from muster.scrub import guard
 from muster.settings import Settings
 from muster.store import Store
+
+#: A push waits for pool_manager to be asked: the answer to that is short, and the schedule is behind it.
+_ASK_TIMEOUT_S = 3.0
 
 
 def build(environ: Mapping[str, str]) -> FastAPI:
@@ -36,8 +42,18 @@ def build(environ: Mapping[str, str]) -> FastAPI:
         fleet.together,
         tokens,
         orders.router(OrderDesk(store)),
+        jobs.router(on_store(store, settings.valkey_url), ask=_ask_pool_manager(settings)),
         origins=origins_of(settings.api_origins),
     )
+
+
+def _ask_pool_manager(settings: Settings) -> Callable[[str], None]:
+    """Job workers are launched by pool_manager alone; this process has no right to."""
+    name = settings.fn_pool_manager
+    if not name:
+        raise Refused("MUSTER_FN_POOL_MANAGER is not set; without it nobody can be asked for job workers")
+    functions = aws_client(settings, "lambda", read_timeout_s=_ASK_TIMEOUT_S)
+    return lambda pool: invoke(functions, name, job_pool_event(pool))
 
 
 @cache

@@ -62,7 +62,10 @@ def push(
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until all are finished.")] = False,
     url: Url = "",
 ) -> None:
-    """Add jobs and see that somebody works on them."""
+    """Add jobs and see that somebody works on them.
+
+    Example: muster jobs push echo-pool '{"hello": 1}' --wait
+    """
     source = _source(cli, url, worker_option, triggers)
     about = {"type": type, "priority": priority, "delay": delay, "max_retries": max_retries}
     about |= {"dedup": dedup} if dedup is not None else {}
@@ -95,7 +98,10 @@ def ls(
     before: Annotated[str | None, typer.Option(help="The last id of the page before.")] = None,
     url: Url = "",
 ) -> None:
-    """List pools, or the jobs of one, newest first."""
+    """List pools, or the jobs of one, newest first.
+
+    Example: muster jobs ls backtests --status pending
+    """
     source = _source(cli, url)
     if pool is None:
         rows = source.call("GET", "/v1/pools")
@@ -113,7 +119,10 @@ def ls(
 @app.command()
 @command
 def show(cli: Cli, pool: Pool, job_id: JobId, url: Url = "") -> None:
-    """Everything about one job."""
+    """Everything about one job.
+
+    Example: muster jobs show backtests 1792843200000000
+    """
     job = _source(cli, url).call("GET", f"/v1/pools/{pool}/jobs/{job_id}")
     _show(cli, job, "\n".join(f"{k:18} {v}" for k, v in job.items() if v is not None))
 
@@ -121,7 +130,10 @@ def show(cli: Cli, pool: Pool, job_id: JobId, url: Url = "") -> None:
 @app.command()
 @command
 def cancel(cli: Cli, pool: Pool, job_id: JobId, url: Url = "") -> None:
-    """Cancel a waiting job, or ask a running one to stop."""
+    """Cancel a waiting job, or ask a running one to stop.
+
+    Example: muster jobs cancel backtests 1792843200000000
+    """
     answer = _source(cli, url).call("POST", f"/v1/pools/{pool}/jobs/{job_id}/cancel")
     _show(cli, answer, f"{job_id} {answer['status']}")
 
@@ -135,7 +147,10 @@ def resume(
     worker_option: WorkerOption = [],  # noqa: B006 - Typer copies it
     url: Url = "",
 ) -> None:
-    """Continue a cancelled or poisoned job from its checkpoint."""
+    """Continue a cancelled or poisoned job from its checkpoint.
+
+    Example: muster jobs resume backtests 1792843200000000
+    """
     answer = _source(cli, url, worker_option).call("POST", f"/v1/pools/{pool}/jobs/{job_id}/resume")
     _show(cli, answer, f"{job_id} {answer['status']}")
 
@@ -149,7 +164,10 @@ def rerun(
     worker_option: WorkerOption = [],  # noqa: B006 - Typer copies it
     url: Url = "",
 ) -> None:
-    """Do the same work again as a new job, from the beginning."""
+    """Do the same work again as a new job, from the beginning.
+
+    Example: muster jobs rerun backtests 1792843200000000
+    """
     answer = _source(cli, url, worker_option).call("POST", f"/v1/pools/{pool}/jobs/{job_id}/rerun")
     _show(cli, answer, answer["id"])
 
@@ -165,7 +183,10 @@ def check(
     dry_run: DryRun = False,
     url: Url = "",
 ) -> None:
-    """Reap, then launch the workers the pool lacks. Made for cron."""
+    """Reap, then launch the workers the pool lacks. Made for cron.
+
+    Example: muster jobs check backtests --max-workers 8
+    """
     source = _source(cli, url, worker_option)
     if max_workers is not None and not dry_run:
         source.call("PUT", f"/v1/pools/{pool}/limit", json={"max_workers": max_workers})
@@ -174,8 +195,8 @@ def check(
     if dry_run:
         _show(cli, done, f"would launch {done['would_launch']}")
         return
-    counts = f"launched {len(done['launched'])}, lost {len(done['lost'])}, released {done['released']}"
-    _show(cli, done, counts)
+    launched = "more workers were asked for" if done["asked"] else f"launched {len(done['launched'])}"
+    _show(cli, done, f"{launched}, lost {len(done['lost'])}, released {done['released']}")
     if done["failed"]:
         raise Failure(Code.FAILED, f"launch failed: {done['failed'][0]}; the next check tries again")
 
@@ -189,7 +210,10 @@ def reap(
     dry_run: DryRun = False,
     url: Url = "",
 ) -> None:
-    """Mark stale workers lost and send their jobs back."""
+    """Mark stale workers lost and send their jobs back.
+
+    Example: muster jobs reap backtests --dry-run
+    """
     asked = {"stale_after": stale_after, "dry_run": dry_run}
     done = _source(cli, url).call("POST", f"/v1/pools/{pool}/reap", params=asked)
     if dry_run:
@@ -204,6 +228,8 @@ def work(context: typer.Context, pool: Pool, url: Url = "", folder: Folder = Pat
     """Be a worker of the pool, here and now. Options after it go to the worker (--max-jobs 1).
 
     A worker talks to the backend itself: the one of --url, else the engine's of this folder.
+
+    Example: muster jobs work backtests --max-jobs 1
     """
     from worker.jobs import main as work_main
 
@@ -223,7 +249,10 @@ def workers(
     all: Annotated[bool, typer.Option("--all", help="Also the ones that are gone.")] = False,
     url: Url = "",
 ) -> None:
-    """List workers and what they are doing."""
+    """List workers and what they are doing.
+
+    Example: muster jobs workers backtests --all
+    """
     rows = _source(cli, url).call("GET", f"/v1/pools/{pool}/workers", params={"gone": all})
     lines = [f"{w['worker_id']:32} {w['status']:12} {w['current_task_id'] or '-'}" for w in rows]
     _show(cli, rows, "\n".join(lines))
@@ -242,7 +271,10 @@ def pin(
     ],
     url: Url = "",
 ) -> None:
-    """New workers are started from this; running ones are never touched."""
+    """New workers are started from this; running ones are never touched.
+
+    Example: muster jobs pin backtests prod-job-worker:42
+    """
     body = {"image": None if image == "-" else image}
     answer = _source(cli, url).call("PUT", f"/v1/pools/{pool}/pin", json=body)
     _show(cli, answer, f"{pool} {answer['pin'] or '-'}")
@@ -251,7 +283,10 @@ def pin(
 @app.command()
 @command
 def poisoned(cli: Cli, pool: Pool, limit: Limit = 50, url: Url = "") -> None:
-    """Jobs that failed too often, with their last error."""
+    """Jobs that failed too often, with their last error.
+
+    Example: muster jobs poisoned backtests
+    """
     page = list(_pages(_source(cli, url), pool, limit, None, JobStatus.POISONED))
     _show(cli, page, _table(page))
 
@@ -265,7 +300,10 @@ def redrive(
     worker_option: WorkerOption = [],  # noqa: B006 - Typer copies it
     url: Url = "",
 ) -> None:
-    """Send every poisoned job round again."""
+    """Send every poisoned job round again.
+
+    Example: muster jobs redrive backtests --dry-run
+    """
     source = _source(cli, url, worker_option)
     if dry_run:
         ids = [job["id"] for job in _pages(source, pool, None, None, JobStatus.POISONED)]

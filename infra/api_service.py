@@ -9,6 +9,7 @@ from aws_cdk import aws_certificatemanager as acm
 from aws_cdk import aws_ecs as ecs
 from aws_cdk import aws_elasticloadbalancingv2 as elb
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_route53 as route53
 from aws_cdk import aws_route53_targets as route53_targets
 from aws_cdk import aws_s3 as s3
@@ -18,10 +19,10 @@ from constructs import Construct
 from infra.acknowledge import acknowledge, acknowledge_wildcard
 from infra.cluster import UNPRIVILEGED, ClusterStack, image, linux
 from infra.config import Environment
-from infra.handles import Cache, Queues, grant, shared_variables
+from infra.handles import Cache, Queues, Scope, grant, shared_variables
 from infra.logs import log_group
 from infra.network import NetworkStack
-from infra.permissions import UNSCOPED, Role
+from infra.permissions import UNSCOPED, On, Role
 from muster import blueprint
 
 HEALTH_PATH = "/healthz"
@@ -54,12 +55,13 @@ class ApiServiceStack(cdk.Stack):
         cluster: ClusterStack,
         queues: Queues,
         cache: Cache,
+        pool_manager: lambda_.IFunction,
         **options: Any,
     ) -> None:
         super().__init__(scope, name, **options)
         self._environment = environment
         self.balancer = self._balancer(network)
-        definition = self._task(queues, cache, cluster)
+        definition = self._task(queues, cache, cluster, pool_manager)
         self.service = self._service(cluster, definition)
         self.targets = self._listen(network)
         self._scale()
@@ -68,7 +70,9 @@ class ApiServiceStack(cdk.Stack):
         if environment.domain and environment.hosted_zone_id:
             self._name(environment.domain, environment.hosted_zone_id)
 
-    def _task(self, queues: Queues, cache: Cache, cluster: ClusterStack) -> ecs.Ec2TaskDefinition:
+    def _task(
+        self, queues: Queues, cache: Cache, cluster: ClusterStack, pool_manager: lambda_.IFunction
+    ) -> ecs.Ec2TaskDefinition:
         api = blueprint.API
         definition = ecs.Ec2TaskDefinition(
             self,
@@ -79,7 +83,8 @@ class ApiServiceStack(cdk.Stack):
         )
         tokens = self._environment.tokens
         assert tokens is not None, "an environment with an API has an issuer; its config checks that"
-        grant(definition.task_role, Role.API, queues.scopes(), cache)
+        scopes = queues.scopes() | {On.POOL_MANAGER_FN: Scope([pool_manager.function_arn])}
+        grant(definition.task_role, Role.API, scopes, cache)
         definition.add_container(
             "api",
             container_name="api",
@@ -98,7 +103,8 @@ class ApiServiceStack(cdk.Stack):
             environment=shared_variables(self._environment, cluster.fleet.version)
             | queues.variables()
             | cache.variables(Role.API)
-            | tokens.variables(),
+            | tokens.variables()
+            | {"MUSTER_FN_POOL_MANAGER": pool_manager.function_name},
             logging=ecs.LogDriver.aws_logs(
                 stream_prefix="api", log_group=log_group(self, "Logs", self._environment, "api")
             ),

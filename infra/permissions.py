@@ -152,6 +152,8 @@ GRANTS: dict[Role, tuple[Grant, ...]] = {
         Grant(On.POOL_CLAIM_QUEUE, ("sqs:GetQueueAttributes",)),
         Grant(On.WORKER_CONTROL_DLQ, _INSPECT),
         Grant(On.ORDER_TASKS_DLQ, _INSPECT),
+        # Who pushes a job asks for its worker; who launches it is pool_manager.
+        Grant(On.POOL_MANAGER_FN, ("lambda:InvokeFunction",)),
     ),
 }
 

@@ -14,6 +14,7 @@ from infra.handles import Cache, Fleet
 from infra.metrics import Metrics
 from infra.network import NetworkStack
 from infra.observability import ObservabilityStack
+from infra.permissions import Role
 from infra.queues import QueuesStack
 from infra.state import StateStack
 
@@ -71,6 +72,7 @@ def build(app: cdk.App, environment: Environment, code: Path) -> None:
         cluster=cluster,
         queues=queues,
         cache=cache,
+        pool_manager=control_plane.functions[Role.POOL_MANAGER],
         env=place,
     )
     ObservabilityStack(

@@ -6,7 +6,6 @@ first invocation builds everything from the variables the stack has set.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from muster.clients import aws_client, valkey_client
 from muster.clock import SystemClock
 from muster.deps import Deps
 from muster.errors import TryLater
+from muster.functions import invoke, job_pool_event
 from muster.launchers.port import Launch, TaskKind
 from muster.maintenance import Batch
 from muster.orders import FillCheck, OrderDeps
@@ -86,9 +86,7 @@ def wired() -> Wiring:
 
 def from_settings(settings: Settings) -> Wiring:
     """The parts of a function on AWS."""
-    from muster.jobs import Jobs
-    from muster.jobs.valkey import ValkeyWork
-    from muster.jobs.valkey_workers import ValkeyRegistration
+    from muster.jobs.connection import on_store
     from muster.launchers.ecs import EcsLauncher, ecs_client
 
     store = Store(valkey_client(settings), wait_replica=settings.valkey_wait_replica)
@@ -123,7 +121,7 @@ def from_settings(settings: Settings) -> Wiring:
 
     def invoke_batches(batches: Sequence[Batch]) -> None:
         for batch in batches:
-            _invoke(
+            invoke(
                 functions, settings.fn_maintenance_worker, {"source": "muster.sweep", "batch": asdict(batch)}
             )
 
@@ -158,11 +156,10 @@ def from_settings(settings: Settings) -> Wiring:
         image = pin or settings.job_task_definition
         launcher(Priority.REFILL).run(Launch(TaskKind.JOB, pool, launch_id=worker_id, image=image))
 
-    clock = SystemClock()
     job_wiring = JobWiring(
-        Jobs(ValkeyWork(store, clock), ValkeyRegistration(store, clock), settings.valkey_url),
+        on_store(store, settings.valkey_url),
         launch_job,
-        lambda pool: _wake(functions, settings.fn_pool_manager, {"source": "muster.jobs", "pool_id": pool}),
+        lambda pool: _wake(functions, settings.fn_pool_manager, job_pool_event(pool)),
         lambda: _wake(functions, settings.fn_maintenance_worker, {"source": "muster.jobs"}),
     )
     tasks_on = launcher(Priority.REPAIR).tasks_on
@@ -178,14 +175,6 @@ def claim_channel(settings: Settings, valkey: Any, sqs: Any) -> ClaimChannel:
 def _wake(functions: Any, name: str, event: dict[str, Any]) -> None:
     """Best effort: whoever asks must not fail because of it; the schedule is the safety net."""
     try:
-        _invoke(functions, name, event)
+        invoke(functions, name, event)
     except TryLater as away:
         log.warning("a function was not woken", function=name, reason=str(away))
-
-
-def _invoke(functions: Any, name: str, event: dict[str, Any]) -> None:
-    """Asynchronous invoke. A refusal is not swallowed: whoever depends on it fails and is seen to."""
-    try:
-        functions.invoke(FunctionName=name, InvocationType="Event", Payload=json.dumps(event).encode())
-    except (BotoCoreError, ClientError) as away:
-        raise TryLater(f"{name} could not be invoked ({away}); the schedule tries again") from away

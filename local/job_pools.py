@@ -12,6 +12,7 @@ from typing import Any
 
 from lambdas.wiring import JobWiring
 from muster import blueprint
+from muster.functions import job_pool_event
 from muster.jobs import connect
 from muster.jobs.capacity import HOME_VARIABLE, ProcessLauncher
 from muster.launchers.procfs import leaders
@@ -26,7 +27,7 @@ def job_wiring(valkey_url: str, logs: Path, invoke: Invoke) -> JobWiring:
     return JobWiring(
         connect(url),
         ProcessLauncher(url, log_folder=logs),
-        lambda pool: invoke(blueprint.FN_POOL_MANAGER.name, {"source": "muster.jobs", "pool_id": pool}),
+        lambda pool: invoke(blueprint.FN_POOL_MANAGER.name, job_pool_event(pool)),
         lambda: invoke(blueprint.FN_MAINTENANCE_WORKER.name, {"source": "muster.jobs"}),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -18,7 +18,7 @@ from api.source import NotFound
 from muster.clock import SystemClock
 from muster.jobs import Jobs, JobStatus, NewJob, WorkerFilter, WorkerRecord
 from muster.jobs import service as owner
-from muster.jobs.capacity import Launch, ProcessLauncher, check, interpreter, wanted_workers
+from muster.jobs.capacity import Capacity, Launch, ProcessLauncher, check, interpreter, wanted_workers
 from muster.jobs.model import FINISHED, LAUNCH_PATIENCE, LIVE, MAX_RETRIES, STALE_AFTER, WorkItem
 from muster.jobs.reaper import is_stale, reap
 
@@ -70,8 +70,14 @@ class Limit(BaseModel):
     max_workers: int = Field(ge=0, le=10_000)
 
 
-def router(jobs: Jobs, launch: Launch | None = None, added: owner.WorkAdded | None = None) -> APIRouter:
-    """The routes under /v1/pools. Workers are launched by `launch`, as processes by default.
+def router(
+    jobs: Jobs,
+    launch: Launch | None = None,
+    added: owner.WorkAdded | None = None,
+    ask: Callable[[str], None] | None = None,
+) -> APIRouter:
+    """The routes under /v1/pools. Workers are launched by `launch`, as processes by default; where another
+    launches them, `ask` makes it look at a pool now, and raises if that did not reach it.
 
     `added` hears of every pool that got work; by default it is checked at once.
     """
@@ -79,8 +85,19 @@ def router(jobs: Jobs, launch: Launch | None = None, added: owner.WorkAdded | No
     clock = SystemClock()
     routes = APIRouter(prefix="/v1/pools", tags=["jobs"], dependencies=[Depends(of_the_fleet)])
 
+    def look_at(pool: str, stale_after: float, *, trim: bool) -> dict[str, Any]:
+        if ask is None:
+            done = check(jobs, pool, start, clock, stale_after, trim=trim)
+            return {"pool": pool, **asdict(done.reaped), **asdict(done.capacity), "asked": False}
+        reaped = reap(jobs, pool, clock, stale_after, trim=trim)
+        wanted, live = _workers_of(jobs, pool)
+        if wanted > live:
+            ask(pool)
+        capacity = Capacity(wanted, [])  # whom it launches is known only to who was asked
+        return {"pool": pool, **asdict(reaped), **asdict(capacity), "asked": wanted > live}
+
     def check_at_once(pool: str) -> None:
-        check(jobs, pool, start, clock, trim=False)
+        look_at(pool, _STALE_S, trim=False)
 
     work_added = added or check_at_once
 
@@ -90,17 +107,19 @@ def router(jobs: Jobs, launch: Launch | None = None, added: owner.WorkAdded | No
         except owner.NoSuchJob as missing:
             raise NotFound(str(missing)) from missing
 
-    @routes.get("")
+    @routes.get("", summary="Every pool: its jobs by state, its limit, its pin, its live workers")
     def list_pools() -> list[dict[str, Any]]:
         return [describe(name) for name in jobs.work.pools()]
 
-    @routes.get("/{pool}")
+    @routes.get("/{pool}", summary="One pool: its jobs by state, its limit, its pin, its live workers")
     def describe(pool: PoolName) -> dict[str, Any]:
         work = jobs.work.pool(pool)
         live = len(_live(jobs, pool))
         return {"pool": pool, **asdict(work.counts()), **asdict(work.settings()), "workers": live}
 
-    @routes.post("/{pool}/jobs", status_code=202)
+    @routes.post(
+        "/{pool}/jobs", status_code=202, summary="Push one job or many, and see that somebody works on them"
+    )
     def push(
         pool: PoolName,
         body: PushedBatch | PushedJob,
@@ -109,7 +128,7 @@ def router(jobs: Jobs, launch: Launch | None = None, added: owner.WorkAdded | No
         new = [job.new() for job in body.jobs] if isinstance(body, PushedBatch) else [body.new()]
         return {"pool": pool, "ids": owner.enqueue(jobs, pool, new, work_added if check else _nobody)}
 
-    @routes.get("/{pool}/jobs")
+    @routes.get("/{pool}/jobs", summary="A pool's jobs, newest first")
     def list_jobs(
         pool: PoolName,
         status: JobStatus | None = None,
@@ -120,43 +139,49 @@ def router(jobs: Jobs, launch: Launch | None = None, added: owner.WorkAdded | No
         following = page[-1].id if len(page) == limit else None
         return {"jobs": [asdict(job) for job in page], "next": following}
 
-    @routes.get("/{pool}/jobs/{job_id}")
+    @routes.get("/{pool}/jobs/{job_id}", summary="Everything about one job")
     def show(pool: PoolName, job_id: JobId) -> dict[str, Any]:
         return asdict(known(pool, job_id))
 
-    @routes.get("/{pool}/jobs/{job_id}/events")
+    @routes.get("/{pool}/jobs/{job_id}/events", summary="A job's progress until its end (server-sent events)")
     def events(pool: PoolName, job_id: JobId) -> StreamingResponse:
         known(pool, job_id)
         return StreamingResponse(_events(jobs, pool, job_id), media_type="text/event-stream")
 
-    @routes.post("/{pool}/jobs/{job_id}/cancel")
+    @routes.post("/{pool}/jobs/{job_id}/cancel", summary="Cancel a waiting job, or ask a running one to stop")
     def cancel(pool: PoolName, job_id: JobId) -> dict[str, Any]:
         known(pool, job_id)
         return {"id": job_id, "status": owner.cancel(jobs, pool, job_id)}
 
-    @routes.post("/{pool}/jobs/{job_id}/resume")
+    @routes.post(
+        "/{pool}/jobs/{job_id}/resume", summary="Continue a cancelled or poisoned job from its checkpoint"
+    )
     def resume(pool: PoolName, job_id: JobId) -> dict[str, Any]:
         known(pool, job_id)
         owner.resume(jobs, pool, job_id, work_added)
         return {"id": job_id, "status": JobStatus.PENDING}
 
-    @routes.post("/{pool}/jobs/{job_id}/rerun", status_code=202)
+    @routes.post(
+        "/{pool}/jobs/{job_id}/rerun",
+        status_code=202,
+        summary="The same work as a new job, from the beginning",
+    )
     def rerun(pool: PoolName, job_id: JobId) -> dict[str, Any]:
         known(pool, job_id)
         return {"id": owner.rerun(jobs, pool, job_id, work_added), "parent": job_id}
 
-    @routes.post("/{pool}/check")
+    @routes.post(
+        "/{pool}/check", summary="Reap, then launch the workers the pool lacks, or have them launched"
+    )
     def check_now(
         pool: PoolName, stale_after: StaleAfter = _STALE_S, dry_run: bool = False
     ) -> dict[str, Any]:
         if dry_run:
-            work, live = jobs.work.pool(pool), len(_live(jobs, pool))
-            wanted = wanted_workers(work.size(), work.running(), work.settings().max_workers)
+            wanted, live = _workers_of(jobs, pool)
             return {"pool": pool, "wanted": wanted, "live": live, "would_launch": max(0, wanted - live)}
-        done = check(jobs, pool, start, clock, stale_after)
-        return {"pool": pool, **asdict(done.reaped), **asdict(done.capacity)}
+        return look_at(pool, stale_after, trim=True)
 
-    @routes.post("/{pool}/reap")
+    @routes.post("/{pool}/reap", summary="Mark stale workers lost and send their jobs back")
     def reap_now(pool: PoolName, stale_after: StaleAfter = _STALE_S, dry_run: bool = False) -> dict[str, Any]:
         if dry_run:
             now = clock.now()
@@ -164,23 +189,23 @@ def router(jobs: Jobs, launch: Launch | None = None, added: owner.WorkAdded | No
             return {"pool": pool, "would_lose": [worker.worker_id for worker in stale]}
         return {"pool": pool, **asdict(reap(jobs, pool, clock, stale_after))}
 
-    @routes.post("/{pool}/redrive")
+    @routes.post("/{pool}/redrive", summary="Send every poisoned job round again")
     def redrive(pool: PoolName) -> dict[str, Any]:
         return {"pool": pool, "ids": owner.redrive(jobs, pool, work_added)}
 
-    @routes.put("/{pool}/pin")
+    @routes.put("/{pool}/pin", summary="Choose what new workers are started from")
     def pin(pool: PoolName, body: Pin) -> dict[str, Any]:
-        if body.image is not None and isinstance(start, ProcessLauncher):
+        if body.image is not None and ask is None and isinstance(start, ProcessLauncher):
             interpreter(body.image)  # what no worker here could be started from is refused now
         owner.pin(jobs, pool, body.image)
         return {"pool": pool, "pin": body.image}
 
-    @routes.put("/{pool}/limit")
+    @routes.put("/{pool}/limit", summary="Set the most live workers")
     def limit(pool: PoolName, body: Limit) -> dict[str, Any]:
         owner.limit(jobs, pool, body.max_workers)
         return {"pool": pool, "max_workers": body.max_workers}
 
-    @routes.get("/{pool}/workers")
+    @routes.get("/{pool}/workers", summary="A pool's workers and what they are doing")
     def workers(pool: PoolName, gone: bool = True) -> list[dict[str, Any]]:
         found = jobs.registration.list(WorkerFilter(pool=pool)) if gone else _live(jobs, pool)
         return [{**asdict(worker), "current_task_id": worker.current_task_id} for worker in found]
@@ -190,6 +215,13 @@ def router(jobs: Jobs, launch: Launch | None = None, added: owner.WorkAdded | No
 
 def _live(jobs: Jobs, pool: str) -> list[WorkerRecord]:
     return jobs.registration.list(WorkerFilter(status=LIVE, pool=pool))
+
+
+def _workers_of(jobs: Jobs, pool: str) -> tuple[int, int]:
+    """How many workers the pool's jobs want, and how many live, starting ones counted."""
+    work = jobs.work.pool(pool)
+    wanted = wanted_workers(work.size(), work.running(), work.settings().max_workers)
+    return wanted, len(_live(jobs, pool))
 
 
 def _nobody(pool: str) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from muster.clock import Clock, SystemClock
 from muster.errors import Refused
 from muster.jobs.ports import Jobs, RegistrationBackend, WorkBackend
+
+if TYPE_CHECKING:
+    from muster.store import Store
 
 
 def connect(where: str | Mapping[str, str], clock: Clock | None = None) -> Jobs:
@@ -67,12 +71,19 @@ def _open(url: str, clock: Clock) -> tuple[WorkBackend, RegistrationBackend]:
             )
 
 
+def on_store(store: Store, url: str, clock: Clock | None = None) -> Jobs:
+    """Jobs on a store that is open already, with its sign-in and its slots. `url` is where it is."""
+    from muster.jobs.valkey import ValkeyWork
+    from muster.jobs.valkey_workers import ValkeyRegistration
+
+    clock = clock or SystemClock()
+    return Jobs(ValkeyWork(store, clock), ValkeyRegistration(store, clock), url)
+
+
 def _open_valkey(url: str, clock: Clock) -> tuple[WorkBackend, RegistrationBackend]:
     # Imported here: the client costs 38 MB, which a worker on SQLite need not pay.
-    from muster.jobs.valkey import ValkeyWork
     from muster.jobs.valkey_client import DirectClient
-    from muster.jobs.valkey_workers import ValkeyRegistration
     from muster.store import Store
 
-    store = Store(DirectClient.from_url(url.replace("valkey", "redis", 1)))
-    return ValkeyWork(store, clock), ValkeyRegistration(store, clock)
+    jobs = on_store(Store(DirectClient.from_url(url.replace("valkey", "redis", 1))), url, clock)
+    return jobs.work, jobs.registration

@@ -98,6 +98,30 @@ def test_the_api_runs_on_its_own_hosts(deployed: Synth) -> None:
     assert service["DesiredCount"] % API.tasks_per_instance == 0
 
 
+def test_the_api_may_ask_pool_manager_and_no_other_function(deployed: Synth) -> None:
+    (function_id,) = (
+        name
+        for name, made in deployed.resources("control-plane", "AWS::Lambda::Function").items()
+        if made["FunctionName"] == f"{deployed.environment}-pool_manager"
+    )
+    (resource,) = (
+        statement["Resource"]
+        for policy in deployed.resources("api", "AWS::IAM::Policy").values()
+        for statement in policy["PolicyDocument"]["Statement"]
+        if "lambda:InvokeFunction" in statement["Action"]
+    )
+    arn = deployed.templates["control-plane"]["Outputs"][export_id(resource)]["Value"]
+    assert arn == {"Fn::GetAtt": [function_id, "Arn"]}
+    variables = {one["Name"]: one["Value"] for one in container(api_task(deployed))["Environment"]}
+    name = deployed.templates["control-plane"]["Outputs"][export_id(variables["MUSTER_FN_POOL_MANAGER"])]
+    assert name["Value"] == {"Ref": function_id}
+
+
+def export_id(imported: dict[str, str]) -> str:
+    """The output behind an imported value: exports are named after their stack and it."""
+    return imported["Fn::ImportValue"].partition(":")[2]
+
+
 def test_a_worker_task_has_the_sizes_of_the_table(deployed: Synth) -> None:
     task = worker_task(deployed)
     made = container(task)

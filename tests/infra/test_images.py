@@ -12,11 +12,20 @@ from uv import find_uv_bin
 from tests.infra.synthesis import ROOT
 
 DOCKERFILES = ("Dockerfile.worker", "Dockerfile.api")
+#: The least a deployment tells its API; nothing is asked of anybody before a request comes.
+API_VARIABLES = {
+    "MUSTER_REGION": "eu-west-1",
+    "MUSTER_AUTH_ISSUER": "issuer",
+    "MUSTER_AUTH_AUDIENCE": "muster",
+    "MUSTER_AUTH_JWKS": "/etc/jwks.json",
+    "MUSTER_FN_POOL_MANAGER": "pool_manager",
+}
 #: What each image must be able to start.
 STARTS = {
     "worker": "import worker.boot, worker.jobs, boto3, muster.brokers.alpaca, muster.launchers.ecs",
     "jobs": "import worker.jobs, worker.jobs_echo, worker.jobs_backtest, matplotlib.figure",
-    "api": "import api.main, gunicorn.app.wsgiapp, uvicorn.workers, uvloop, httptools, boto3",
+    "api": "import api.main, gunicorn.app.wsgiapp, uvicorn.workers, uvloop, httptools\n"
+    f"api.main.build({API_VARIABLES})",
 }
 
 

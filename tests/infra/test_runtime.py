@@ -20,8 +20,11 @@ from typing import Any
 import boto3
 import pytest
 import redis
+from fastapi.testclient import TestClient
 
+from api import main as api_main
 from api.fleet import Fleet as ApiFleet
+from api.signing import JWKS_FILE, LOCAL
 from api.source import WorkerQuery
 from infra import bundling
 from infra.permissions import GRANTS, VALKEY_ACCESS, By, Role
@@ -33,6 +36,7 @@ from muster.model import Cause
 from muster.settings import Settings
 from muster.store import Store
 from muster.vault import secrets_reader
+from tests.api_stand import BEARER, SIGNER
 from tests.infra.lambda_runtime import Call, Function, Recorder, function, recording, runtime_folder, serving
 from tests.infra.synthesis import ROOT, Synth, wait_for
 from worker.broker import SqsChecks
@@ -415,6 +419,52 @@ def test_the_api_commands_looks_redrives_and_purges_with_its_own_rights(
         assert fleet.redrive(queue) == 2
     fleet.close()
     own.close()
+    calls[Role.API] += recorder.calls
+
+
+def test_the_api_keeps_jobs_and_asks_for_their_workers_with_its_own_rights(
+    recorder: Recorder,
+    client: Callable[[str], Any],
+    store: Store,
+    store_server: EmbeddedValkey,
+    calls: dict[Role, list[Call]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every verb of the job routes, on the application as gunicorn builds it."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "local")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "local")
+    SIGNER.save(tmp_path)
+    url = f"redis://{Role.API.user}:{PASSWORD}@127.0.0.1:{store_server.port}/0"
+    environ = variables_of(client, recorder) | {
+        "MUSTER_VALKEY_URL": url,
+        "MUSTER_AUTH_ISSUER": LOCAL.issuer,
+        "MUSTER_AUTH_AUDIENCE": LOCAL.audience,
+        "MUSTER_AUTH_JWKS": str(tmp_path / JWKS_FILE),
+    }
+    recorder.calls.clear()
+    with TestClient(api_main.build(environ), headers=BEARER) as api:
+
+        def ask(method: str, path: str, **more: Any) -> Any:
+            answer = api.request(method, f"/v1/pools/p{path}", **more)
+            assert answer.is_success, answer.text
+            return answer.json()
+
+        ids = ask("POST", "/jobs", json={"jobs": [{"data": 1}, {"data": 2, "delay": 9}]})["ids"]
+        assert recorder.calls == [Call("lambda:InvokeFunction", "local-pool_manager")]
+        assert ask("POST", f"/jobs/{ids[0]}/cancel")["status"] == "cancelled"
+        ask("POST", f"/jobs/{ids[0]}/resume")
+        ask("POST", f"/jobs/{ids[0]}/rerun")
+        assert ask("POST", "/check")["asked"]
+        ask("POST", "/reap")
+        ask("POST", "/redrive")
+        ask("PUT", "/pin", json={"image": "job-worker:1"})
+        ask("PUT", "/limit", json={"max_workers": 3})
+        assert ask("GET", "/workers") == []
+        assert ask("GET", f"/jobs/{ids[1]}")["data"] == 2
+        assert len(ask("GET", "/jobs")["jobs"]) == 3
+        assert ask("GET", "")["max_workers"] == 3
+        assert [pool["pool"] for pool in api.get("/v1/pools").json()] == ["p"]
     calls[Role.API] += recorder.calls
 
 

@@ -115,6 +115,7 @@ def test_check_reap_pin_limit_and_description(client, jobs, pool, launches):
     client.put("/v1/pools/p/limit", json={"max_workers": 2})
     checked = client.post("/v1/pools/p/check").json()
     assert len(checked["launched"]) == 1
+    assert checked["asked"] is False
     assert launches[0][2] == "repo/sim:3"
     described = client.get("/v1/pools/p").json()
     assert (described["pending"], described["workers"], described["max_workers"]) == (1, 1, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from fastapi.routing import iter_route_contexts
+from fastapi.routing import APIRoute, iter_route_contexts
 from fastapi.testclient import TestClient
 from moto import mock_aws
 
@@ -121,6 +121,12 @@ def routes_of(app):
 
 def test_every_route_has_a_row(client):
     assert routes_of(client.app_) == set(TABLE)
+
+
+def test_every_route_says_what_it_is(client):
+    routes = [route for route in client.app_.routes if isinstance(route, APIRoute)]
+    assert len(routes) > 30
+    assert [route.path for route in routes if not route.summary] == []
 
 
 @pytest.mark.parametrize("caller", CALLERS)

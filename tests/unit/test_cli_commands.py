@@ -426,4 +426,4 @@ def test_every_command_shows_an_example(name):
 
 
 #: Without arguments there is one way to call them.
-_SELF_EVIDENT = {"queues", "version", "doctor", "jobs"}
+_SELF_EVIDENT = {"queues", "version", "doctor"}

@@ -11,6 +11,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 from lambdas import wiring
 from muster.claims import SqsChannel, ValkeyChannel
 from muster.errors import TryLater
+from muster.functions import invoke
 from muster.maintenance import Batch
 from muster.queues import SqsCommands, come_back_after
 from muster.settings import Settings
@@ -35,7 +36,7 @@ def test_a_pool_that_cannot_be_woken_fails_nobodys_start() -> None:
 
 def test_a_batch_that_cannot_be_invoked_is_seen() -> None:
     with pytest.raises(TryLater, match="maintenance_worker could not be invoked"):
-        wiring._invoke(Refusing(), "maintenance_worker", {"batch": {"run_id": Batch("r", 0, (1,)).run_id}})
+        invoke(Refusing(), "maintenance_worker", {"batch": {"run_id": Batch("r", 0, (1,)).run_id}})
 
 
 def test_the_claim_channel_is_chosen_by_its_setting() -> None:
