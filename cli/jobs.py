@@ -229,7 +229,7 @@ def work(context: typer.Context, pool: Pool, url: Url = "", folder: Folder = Pat
 
     A worker talks to the backend itself: the one of --url, else the engine's of this folder.
 
-    Example: muster jobs work backtests --max-jobs 1
+    Example: muster jobs work backtests --url sqlite:///.muster/jobs.db
     """
     from worker.jobs import main as work_main
 
