@@ -11,6 +11,7 @@ import pytest
 
 from local.valkey import EmbeddedValkey
 from muster import keys, steps
+from muster.blueprint import HISTORY_LENGTH
 from muster.claims import Claim
 from muster.clock import SystemClock
 from muster.lifecycle import Outcome, apply
@@ -57,7 +58,7 @@ def test_200_repeats_of_one_message_launch_one_task(w: World) -> None:
     results = all_at_once(w, [start] * 200)
     assert set(results) <= {Outcome.LAUNCHED, Outcome.STARTING}
     assert len(w.launcher.living()) == 1
-    assert w.store.client.llen(keys.history("u1")) <= 12
+    assert w.store.client.llen(keys.history("u1")) <= HISTORY_LENGTH
 
 
 def test_200_starts_at_once_send_one_claim(w: World) -> None:
