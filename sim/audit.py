@@ -117,8 +117,15 @@ def first_gap(world: World) -> str:
             return f"{task.arn} ({task.status}, {owner_name(task)}) has no owner"
     target = int((world.store_world.backend.peek(keys.pool_config(world.pool)) or {}).get("wanted", -1))
     target = target if target >= 0 else world.plan.pool_target
-    entries = world.store_world.backend.peek(keys.pool_idle(world.pool)) or {}
-    idle = sum(expires > world.loop.now * 1000 for expires in entries.values())
+    idle, launching = (
+        sum(
+            expires > world.loop.now * 1000
+            for expires in (world.store_world.backend.peek(key) or {}).values()
+        )
+        for key in (keys.pool_idle(world.pool), keys.pool_launching(world.pool))
+    )
+    if launching:
+        return f"{launching} pool workers are on their way"
     if idle != target:
         return f"the pool has {idle} of {target} workers"
     return world.trading.gap() if world.trading is not None else ""

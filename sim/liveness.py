@@ -200,7 +200,11 @@ class Budget(Invariant):
 
 
 def _serves(task: SimTask) -> bool:
-    return task.worker is not None and not task.worker.dead and task.worker.given is not None
+    """Its worker has a user and a lease for it. One that sleeps through its lease serves nobody any more."""
+    worker = task.worker
+    return (
+        worker is not None and not worker.dead and worker.given is not None and worker.lease.seconds_left > 0
+    )
 
 
 class Quiet(Invariant):

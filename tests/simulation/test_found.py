@@ -72,3 +72,33 @@ def test_a_paused_invocation_ends_before_the_system_is_called_quiet() -> None:
     )
     history = live(*faults, wishes=wishes, users=2, duration=249.26961, seed=7816)
     assert len(served(history, "u1")) == 2
+
+
+def test_a_pool_worker_on_its_way_keeps_the_system_from_being_called_whole() -> None:
+    """Seed 9195: the target was lowered while a slow launch was under way. The system was called whole before
+    it came, and the surplus worker, which the manager's next run takes out, counted as a broken promise."""
+    faults = (Fault(0.0, "launch", "slow", 150.0), Fault(20.0, "pool_target", amount=1.0))
+    history = live(*faults, wishes=(), pool=2, duration=60.0, seed=9195)
+    assert history.lines is not None
+    came, left = (
+        next(n for n, line in enumerate(history.lines) if sign in line)
+        for sign in ("ecs RUNNING arn:task/0001", "the pool does not need this worker")
+    )
+    assert came < left
+
+
+def test_a_worker_that_sleeps_through_its_lease_is_an_orphan_like_any_other() -> None:
+    """Seed 5731: a worker of a silent host slept for 100 s. Its user had long been served by another when two
+    sweeps had found its task without an owner; the invariant still took it for one that serves."""
+    wishes = (
+        Wish(30.508624, "start", "u0"), Wish(53.419236, "start", "u1"), Wish(81.445619, "restart", "u0"),
+        Wish(92.307778, "restart", "u0"), Wish(149.738342, "restart", "u0", late=2.934989),
+    )  # fmt: skip
+    faults = (
+        Fault(33.47012, "host_silent", skip=1), Fault(33.80511, "launch", "never"),
+        Fault(67.140009, "pause", "worker", 100.0, skip=1),
+        Fault(109.045346, "pause", "worker", 100.0, skip=5), Fault(111.265098, "host_silent"),
+    )  # fmt: skip
+    history = live(*faults, wishes=wishes, users=2, pool=2, on_valkey=True, duration=227.806538, seed=5731)
+    assert history.lines is not None
+    assert any("no owner in two sweeps" in line for line in history.lines)
