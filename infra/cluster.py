@@ -116,6 +116,8 @@ class ClusterStack(cdk.Stack):
         job_image = image(self, "JobWorkerImage", "Dockerfile.worker", PACKAGES="jobs")
         worker = self._task(Role.WORKER, self.image, ["python", "-m", "worker"])
         job_worker = self._task(Role.JOB_WORKER, job_image, JOB_COMMAND, restart=True)
+        # A pool may be pinned to an earlier revision: a deployment must not retire it.
+        job_worker.apply_removal_policy(cdk.RemovalPolicy.RETAIN)
         self.fleet = self._fleet(worker, job_worker)
 
     def _task(
@@ -212,6 +214,9 @@ class ClusterStack(cdk.Stack):
             capacity_provider=self.worker_hosts.provider.capacity_provider_name,
             task_definition_arn=worker.task_definition_arn,
             job_task_definition_arn=job_worker.task_definition_arn,
+            job_task_definition_arns=self.format_arn(
+                service="ecs", resource="task-definition", resource_name=f"{job_worker.family}:*"
+            ),
             container=CONTAINER,
             version=self.image.asset_hash,
             task_arns=self.format_arn(service="ecs", resource="task", resource_name=f"{self._name}/*"),

@@ -134,6 +134,8 @@ class Fleet:
     capacity_provider: str
     task_definition_arn: str
     job_task_definition_arn: str
+    #: Every revision of the same: a pool may be pinned to an older one.
+    job_task_definition_arns: str
     container: str
     version: str
     task_arns: str
@@ -143,7 +145,7 @@ class Fleet:
         in_cluster = {"ArnEquals": {"ecs:cluster": self.cluster_arn}}
         return {
             On.TASK_DEFINITIONS: Scope([self.task_definition_arn], in_cluster),
-            On.JOB_TASK_DEFINITIONS: Scope([self.job_task_definition_arn], in_cluster),
+            On.JOB_TASK_DEFINITIONS: Scope([self.job_task_definition_arns], in_cluster, RUNTIME_NAMES),
             On.TASKS: Scope([self.task_arns], in_cluster, RUNTIME_NAMES),
             On.NEW_TASKS: Scope(
                 [self.task_arns], {"StringEquals": {"ecs:CreateAction": "RunTask"}}, RUNTIME_NAMES

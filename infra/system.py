@@ -109,6 +109,7 @@ def local_fleet(environment: Environment) -> Fleet:
         capacity_provider=environment.named("workers"),
         task_definition_arn=f"{arn}:task-definition/{environment.named('worker')}:1",
         job_task_definition_arn=f"{arn}:task-definition/{environment.named('job-worker')}:1",
+        job_task_definition_arns=f"{arn}:task-definition/{environment.named('job-worker')}:*",
         container="worker",
         version="local",
         task_arns=f"{arn}:task/{name}/*",

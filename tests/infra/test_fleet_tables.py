@@ -172,6 +172,16 @@ def test_a_job_worker_is_restarted_in_place_unless_it_was_done(deployed: Synth) 
     assert "RestartPolicy" not in container(worker_task(deployed))
 
 
+def test_a_pool_can_be_pinned_to_an_earlier_revision_of_the_job_worker(deployed: Synth) -> None:
+    """A deployment leaves it as it is, and pool_manager may run it."""
+    family = f"{deployed.environment}-job-worker"
+    resources = deployed.templates["cluster"]["Resources"].values()
+    [kept] = [r for r in resources if r["Type"] == TASK and r["Properties"]["Family"] == family]
+    assert kept["UpdateReplacePolicy"] == "Retain"
+    allowed = json.dumps(deployed.templates["control-plane"])
+    assert f":task-definition/{family}:*" in allowed
+
+
 @pytest.mark.parametrize("name", ["api", "workers"])
 def test_hosts_scale_with_their_tasks_and_keep_metadata_to_themselves(deployed: Synth, name: str) -> None:
     provider, group, template = hosts(deployed, name)
