@@ -112,3 +112,16 @@ def test_the_dashboard_asks_only_for_metrics_that_exist(valkey: Any) -> None:
     given = set(re.findall(r"# TYPE (\w+)", text))
     assert asked
     assert asked <= given
+
+
+def test_the_figures_of_the_readme_are_those_of_the_last_bench_and_of_the_price_list() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    part = readme[readme.index("## How fast") : readme.index("## Instead of what")]
+    printed = (ROOT / "bench/results/latest.md").read_text(encoding="utf-8")
+    measured = re.findall(r"\| ([\d.,]+) ", part) + re.findall(r"([\d,]+) (?:a second|in tens)", part)
+    assert len(measured) >= 9
+    for figure in measured:
+        assert re.search(rf"(?<![\d.,]){re.escape(figure)}(?![\d.])", printed), f"no bench printed {figure}"
+    costs = (ROOT / "docs/explanation/costs.md").read_text(encoding="utf-8")
+    for figure in re.findall(r"([\d,]+) USD", part):
+        assert figure in costs, f"the page of the costs does not have {figure}"
