@@ -175,6 +175,7 @@ def test_the_environment_builds_the_app(monkeypatch, valkey_server):
     from muster.errors import Refused
 
     auth = {
+        "MUSTER_FN_POOL_MANAGER": "dev-pool_manager",
         "MUSTER_AUTH_ISSUER": "https://issuer.example",
         "MUSTER_AUTH_AUDIENCE": "muster",
         "MUSTER_AUTH_JWKS": "https://issuer.example/keys",
