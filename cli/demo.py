@@ -269,20 +269,15 @@ def _print(summary: Summary, console: Any) -> None:
     from rich.table import Table
 
     table = Table("what", "p50", "p95", title="What was seen")
-    table.add_row(
-        f"warm start ({summary.warm_starts})", f"{summary.warm_p50_ms} ms", f"{summary.warm_p95_ms} ms"
-    )
-    table.add_row(
-        f"cold start ({summary.cold_starts})", f"{summary.cold_p50_ms} ms", f"{summary.cold_p95_ms} ms"
-    )
-    table.add_row(
-        f"healed after SIGKILL ({summary.killed})", f"{summary.heal_p50_ms} ms", f"{summary.heal_p95_ms} ms"
-    )
-    table.add_row(
-        f"order accepted to filled ({USERS})",
-        f"{summary.order_p50_ms} ms",
-        f"{summary.order_p95_ms} ms",
-    )
+    for what, count, p50, p95 in (
+        ("warm start", summary.warm_starts, summary.warm_p50_ms, summary.warm_p95_ms),
+        ("cold start", summary.cold_starts, summary.cold_p50_ms, summary.cold_p95_ms),
+        ("healed after SIGKILL", summary.killed, summary.heal_p50_ms, summary.heal_p95_ms),
+        ("order accepted to filled", USERS, summary.order_p50_ms, summary.order_p95_ms),
+    ):
+        # The pool may refill so quickly that nobody starts cold.
+        shown = (f"{p50} ms", f"{p95} ms") if count else ("-", "-")
+        table.add_row(f"{what} ({count})", *shown)
     console.print(table)
     console.print(
         f"orders accepted {summary.orders_accepted}, as in the broker's book "
