@@ -27,6 +27,8 @@ HEALTHY_MS = steps.ms(blueprint.HEALTHY_AFTER)
 #: A command is mostly newer than the last one, sometimes as old (a repeat), sometimes older (redriven).
 ages = st.sampled_from([1, 0, -1])
 commands = st.sampled_from(["c1", "c2"])
+#: What a worker says of itself, as `Context.state_json` writes it.
+states = st.sampled_from(['{"phase":"ready"}', '{"phase":"connecting","reason":"the broker is away"}'])
 #: Which worker: the newest, or one of the three before it.
 recent = st.integers(0, 3)
 #: Whether maintenance decided on what it saw before the last change.
@@ -308,10 +310,10 @@ class UserMachine(RuleBasedStateMachine):
         self.heard(worker, answer[0] == "taken")
 
     @precondition(lambda self: self.seated)
-    @rule(back=recent, ready=st.booleans())
-    def beat_mark(self, back: int, ready: bool) -> None:
+    @rule(back=recent, ready=st.booleans(), state=states)
+    def beat_mark(self, back: int, ready: bool, state: str) -> None:
         worker = self.pick_seated(back)
-        step = steps.beat_mark(worker.given, worker.id, worker.task, "v1", "{}", ready=ready)
+        step = steps.beat_mark(worker.given, worker.id, worker.task, "v1", state, ready=ready)
         answer = self.store.one(step)
         assert answer == self.model.beat_mark(worker, ready)
         self.heard(worker, answer[0] in ("kept", "restored"))
@@ -434,6 +436,13 @@ class UserMachine(RuleBasedStateMachine):
         self.past.append(
             (deepcopy(model), kept | {keys.epoch(USER): str(view.epoch) if view.epoch else None})
         )
+
+    @invariant()
+    def a_glance_finds_well_whom_a_closer_look_finds_well(self) -> None:
+        view = self.store.one(steps.read_user(USER))
+        mark = view.live_mark
+        well = mark is not None and mark.ready_at_ms is not None and view.published.get("phase") == "ready"
+        assert self.store.one(steps.glance(USER)) == (mark.task_id if mark and well else "")
 
     @invariant()
     def at_most_one_worker_may_act(self) -> None:
