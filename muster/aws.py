@@ -73,6 +73,23 @@ class AwsClient:
         self._kept: list[http.client.HTTPConnection] = []
         self._keys = keys
 
+    def open_ahead(self) -> None:
+        """Open a connection now and keep it, for a call that cannot wait for a handshake. Best effort: what
+        cannot be opened, or is closed again by the other side, is opened by the call."""
+        try:
+            connection = self._connect()
+        except OSError:
+            return
+        with self._lock:
+            self._kept.append(connection)
+
+    def close(self) -> None:
+        """Close the kept connections. The next call opens one again."""
+        with self._lock:
+            kept, self._kept = self._kept, []
+        for connection in kept:
+            connection.close()
+
     def get_secret_value(self, *, SecretId: str) -> dict[str, Any]:  # noqa: N803 - boto3's name
         return self._call("GetSecretValue", {"SecretId": SecretId})
 

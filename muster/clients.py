@@ -18,6 +18,10 @@ def valkey_client(settings: Settings, *, blocking_s: float = 0.0) -> Any:
         "socket_connect_timeout": 2,
         "socket_timeout": 3 + blocking_s,
         "health_check_interval": 0,
+        # No words before the first command: RESP 2 needs no HELLO, and nobody reads a client's name.
+        "protocol": 2,
+        "lib_name": None,
+        "lib_version": None,
         # One more try heals a connection that a failover cut; more would eat the caller's own deadline.
         "retry": Retry(NoBackoff(), 1),
     }
@@ -26,6 +30,24 @@ def valkey_client(settings: Settings, *, blocking_s: float = 0.0) -> Any:
     if settings.valkey_cluster:
         return redis.RedisCluster.from_url(settings.valkey_url, **options)
     return redis.Redis.from_url(settings.valkey_url, **options)
+
+
+def open_ahead(client: Any, connections: int) -> None:
+    """Open so many connections now, for steps that cannot wait for a handshake. Best effort: what cannot be
+    opened is opened when it is needed. (A cluster's client opens its own, one per node, with the first step.)
+    """
+    if isinstance(client, redis.RedisCluster):
+        return
+    pool = client.connection_pool
+    opened = []
+    try:
+        for _ in range(connections):
+            opened.append(pool.get_connection())
+    except redis.RedisError:
+        pass  # whoever needs it learns why
+    finally:
+        for connection in opened:
+            pool.release(connection)
 
 
 def aws_client(settings: Settings, service: str, *, read_timeout_s: float = 25) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 from muster import steps
 from muster.blueprint import POOL_BEAT
 from muster.claims import ClaimChannel
-from muster.clients import valkey_client
+from muster.clients import open_ahead, valkey_client
 from muster.clock import SystemClock
 from muster.errors import LostLease, MusterError
 from muster.model import Assignment, Cause, Phase, Via, start_latency_ms
@@ -31,6 +31,9 @@ from worker.heart import Heart
 from worker.lease import Lease
 from worker.life import AwaitClaim, Effect, Me, Pause, cold_start, pool_wait
 from worker.session import Context, Preloads, SessionRefused, session_named
+
+#: What a worker needs at once when its user comes: one for its steps, one to hear the control channel.
+_CONNECTIONS = 2
 
 
 @dataclass(slots=True)
@@ -74,6 +77,7 @@ def main() -> int:
     else:
         if isinstance(session, Preloads):
             session.preload()
+        open_ahead(store.client, _CONNECTIONS)
         channel = _channel(settings, me.worker_id)
         _on_stop(stopping, channel.wake)
         taken = _drive(pool_wait(me), channel, stopping, moments)

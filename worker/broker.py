@@ -17,7 +17,7 @@ from typing import Any
 from muster.aws import aws
 from muster.brokers.connect import connect
 from muster.brokers.port import BadCredentials, Broker, BrokerAway, Credentials, Opened, Order, Update
-from muster.clients import valkey_client
+from muster.clients import open_ahead, valkey_client
 from muster.clock import Clock, SystemClock
 from muster.errors import TryLater, aws_errors
 from muster.order_steps import open_order_ids, report_order
@@ -42,6 +42,8 @@ class Parts:
     connect: Callable[[Credentials], Broker]
     send_checks: Callable[[Sequence[Check]], None]
     clock: Clock
+    #: Opens the connections that every user needs, before there is one.
+    open_ahead: Callable[[], None] = lambda: None
 
 
 #: A service that hangs must not hold the orders behind it.
@@ -60,11 +62,14 @@ class BrokerSession:
         self._failure: Exception | None = None
 
     def preload(self) -> None:
-        """The clients are most of a start's time, and a waiting worker has that time. It has no credentials:
-        it does not know yet whose it will need."""
+        """Clients and connections are much of a start's time, and a waiting worker has that time. It has no
+        credentials: it does not know yet whose it will need."""
         import worker.preload  # noqa: F401 - for the side effect
+        from worker.rehearsal import rehearse
 
         self._parts = self._build()
+        self._parts.open_ahead()
+        rehearse()
 
     def open(self, ctx: Context) -> None:
         ctx.lease.require()
@@ -164,14 +169,22 @@ def _from_environment() -> Parts:
     from muster.vault import secrets_reader
 
     settings = Settings.from_env(os.environ)
+    store = Store(valkey_client(settings))
+    secrets = aws(settings, "secretsmanager", read_timeout_s=_READ_S)
+
+    def ahead() -> None:
+        open_ahead(store.client, 1)
+        secrets.open_ahead()
+
     return Parts(
-        store=Store(valkey_client(settings)),
-        credentials=secrets_reader(aws(settings, "secretsmanager", read_timeout_s=_READ_S)),
+        store=store,
+        credentials=secrets_reader(secrets),
         connect=connect,
         send_checks=SqsChecks(
             lambda: aws(settings, "sqs", read_timeout_s=_READ_S), settings.queue_order_tasks
         ),
         clock=SystemClock(),
+        open_ahead=ahead,
     )
 
 

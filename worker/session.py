@@ -65,10 +65,11 @@ class Session(Protocol):
 
 @runtime_checkable
 class Preloads(Protocol):
-    """A session whose start is mostly imports may do them while its worker waits in the pool."""
+    """A session may do the imports and handshakes of its start while its worker waits in the pool."""
 
     def preload(self) -> None:
-        """Import and build what `open` will need. Nothing of a user is known yet; connect nowhere."""
+        """Import, build and open what `open` will need. Nothing of a user is known yet: connect only to what
+        all users share, and count on no connection being there later."""
         ...
 
 

@@ -14,8 +14,6 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from websockets.exceptions import InvalidStatus, WebSocketException
-from websockets.sync.client import ClientConnection
-from websockets.sync.client import connect as open_websocket
 
 from muster.brokers.backoff import Backoff
 from muster.brokers.port import (
@@ -34,6 +32,7 @@ from muster.brokers.port import (
     Update,
 )
 from muster.brokers.rest import CONNECT_TIMEOUT, READ_TIMEOUT, Answer, RestClient
+from muster.brokers.websocket import WebSocket
 from muster.clock import Clock
 from muster.errors import MusterError
 
@@ -41,10 +40,6 @@ LIVE_URL = "https://api.alpaca.markets"
 
 #: Most orders in one answer (a limit of the API).
 PAGE = 500
-#: A stream that says nothing is probed this often, so that a dead peer is noticed.
-PING_EVERY = timedelta(seconds=20)
-#: How long a goodbye may take; the process has other things to close within its drain.
-CLOSE_TIMEOUT = timedelta(seconds=2)
 
 #: Words of the API for ours. What is not here is still working.
 _ENDS = {
@@ -66,7 +61,7 @@ class AlpacaBroker:
         self._credentials: Credentials | None = None
         self._rest: RestClient | None = None
         self._tls: ssl.SSLContext | None = None
-        self._stream: ClientConnection | None = None
+        self._stream: WebSocket | None = None
         #: Why there is no stream, told again until there is one.
         self._down = BrokerAway("the stream of updates is not open yet")
         #: Held while the stream is exchanged: `close` may come from another thread than `updates`.
@@ -226,21 +221,11 @@ class AlpacaBroker:
         self._backoff.succeeded()
         return Opened()
 
-    def _handshake(self, credentials: Credentials) -> ClientConnection:
+    def _handshake(self, credentials: Credentials) -> WebSocket:
         """Connect, authenticate, listen. A socket that did not get that far is closed here, not left to
         hold the key's only slot."""
         base = (credentials.url or LIVE_URL).rstrip("/")
-        stream = open_websocket(
-            f"ws{base.removeprefix('http')}/stream",
-            open_timeout=CONNECT_TIMEOUT.total_seconds(),
-            close_timeout=CLOSE_TIMEOUT.total_seconds(),
-            ping_interval=PING_EVERY.total_seconds(),
-            ping_timeout=PING_EVERY.total_seconds(),
-            ssl=self._tls,
-            compression=None,
-            proxy=None,
-            legacy=True,  # the connection itself, which outlives any `with` block
-        )
+        stream = WebSocket(f"ws{base.removeprefix('http')}/stream", self._tls, CONNECT_TIMEOUT)
         try:
             keys = {"key_id": credentials.key_id, "secret_key": credentials.secret}
             answer = _say(stream, {"action": "authenticate", "data": keys})
@@ -274,7 +259,7 @@ class AlpacaBroker:
         return self._rest.request(method, path, body)
 
 
-def _say(stream: ClientConnection, message: dict[str, Any]) -> dict[str, Any]:
+def _say(stream: WebSocket, message: dict[str, Any]) -> dict[str, Any]:
     stream.send(json.dumps(message))
     answer: dict[str, Any] = json.loads(stream.recv(timeout=READ_TIMEOUT.total_seconds()))
     return answer
