@@ -66,6 +66,8 @@ _LOCAL_KEYS = Keys("local", "local")
 _CONCURRENCY = 8
 #: How often the engine looks whether its parts live.
 _KEEP_S = 0.5
+#: The pool is filled when no command has come for this long, or for the longer of the two at most.
+_CALM_S, _CALM_PATIENCE_S = 0.25, 2.0
 #: `--session broker`: every user trades at the engine's own paper broker.
 BROKER_SESSION = "broker"
 _BROKER_CLASS = "worker.broker:BrokerSession"
@@ -284,8 +286,10 @@ class Engine:
         self._schedules.poke(blueprint.FN_MAINTENANCE.name)
 
     def _fill_pool(self, handler: Any) -> None:
-        """One run launches a portion, to leave calls to others. Here none is paid for: the rest follows."""
+        """One run launches a portion, to leave calls to others. Here none is paid for: the rest follows. What
+        is paid for here are the cores, and a user's start has them first."""
         name = blueprint.FN_POOL_MANAGER.name
+        self._sources[blueprint.WORKER_CONTROL.name].calm(_CALM_S, _CALM_PATIENCE_S)
         if _run(handler, name)["launched"] == warm_pool.MOST_LAUNCHES:
             self._schedules.poke(name)
 

@@ -90,6 +90,7 @@ class EventSource:
         self._changed = threading.Condition()
         self._woken = threading.Event()
         self._stopping = threading.Event()
+        self._invoked_at = float("-inf")
         self._threads: list[threading.Thread] = []
 
     def start(self) -> EventSource:
@@ -104,6 +105,13 @@ class EventSource:
     def wake(self) -> None:
         """Look at the queue now: somebody has just sent to it. Cheap, from any thread, never blocks."""
         self._woken.set()
+
+    def calm(self, pause_s: float, patience_s: float) -> None:
+        """Return once nothing has come out of the queue for `pause_s`; after `patience_s` in any case."""
+        give_up_at = time.monotonic() + patience_s
+        while (left := min(self._invoked_at + pause_s, give_up_at) - time.monotonic()) > 0:
+            if self._stopping.wait(left):
+                return
 
     def stop(self, timeout: float = 30.0) -> bool:
         """Receive no more and finish what is in hand; False if a handler still ran at the deadline.
@@ -158,6 +166,7 @@ class EventSource:
         if not batch:
             self._give_back()
             return False
+        self._invoked_at = time.monotonic()
         name = f"{self._function.name}-invocation"
         threading.Thread(target=self._invoke, args=(batch,), name=name, daemon=True).start()
         return True

@@ -20,8 +20,7 @@ def valkey_client(settings: Settings, *, blocking_s: float = 0.0) -> Any:
         "health_check_interval": 0,
         # No words before the first command: RESP 2 needs no HELLO, and nobody reads a client's name.
         "protocol": 2,
-        "lib_name": None,
-        "lib_version": None,
+        "driver_info": None,
         # One more try heals a connection that a failover cut; more would eat the caller's own deadline.
         "retry": Retry(NoBackoff(), 1),
     }

@@ -64,6 +64,12 @@ def _source(script: Path) -> tuple[str, str]:
     return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
+def read_ahead() -> None:
+    """Read every script of the core now, for a process whose first step must not wait for a disk."""
+    for script in _LUA.glob("[!_]*.lua"):
+        _source(_script(script.stem))
+
+
 def text(value: Any) -> str:
     """A reply as text, whatever the client's decoding."""
     return value.decode() if isinstance(value, bytes) else str(value)

@@ -23,6 +23,7 @@ import muster.claims
 import muster.vault
 import worker.boot
 import worker.broker
+from muster.store import read_ahead
 from worker.rehearsal import rehearse
 
 __all__ = ["http", "muster", "traceback", "worker"]
@@ -33,6 +34,7 @@ socket.getaddrinfo("127.0.0.1", 80, type=socket.SOCK_STREAM)
 json.loads(json.dumps({"id": uuid.uuid4().hex, "url": urlsplit("http://127.0.0.1:80/").hostname}))
 # Connects to nobody: a client opens its connection with its first command.
 redis.Redis.from_url("redis://127.0.0.1:6390/0", decode_responses=True, retry=Retry(NoBackoff(), 1)).close()
+read_ahead()
 # As often as the interpreter wants to see code before it specialises it.
 for _ in range(10):
     rehearse()

@@ -330,3 +330,19 @@ def test_an_idle_source_costs_next_to_nothing(lane: Lane) -> None:
     took = time.monotonic() - before
     assert took > 2 * LONG_POLL_S
     assert (time.process_time() - cpu) / took < 0.2
+
+
+def test_it_is_calm_when_nothing_has_come_for_a_while_or_patience_ends(lane: Lane) -> None:
+    handled: list[float] = []
+
+    def handler(_event: dict[str, Any], _context: Any) -> None:
+        handled.append(time.monotonic())
+
+    source = lane.feed(handler)
+    source.calm(3600, 3600)  # nothing has ever come
+    lane.send("{}")
+    until(lambda: bool(handled))
+    source.calm(0.2, 3600)
+    assert time.monotonic() - handled[0] >= 0.1
+    source.calm(3600, 0.05)
+    assert time.monotonic() - handled[0] < 3600
