@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from redis import Redis
+from redis import Connection, Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -25,6 +25,8 @@ from muster.errors import TryLater
 T = TypeVar("T")
 
 _LUA = Path(__file__).parent / "lua"
+#: What a connection may need besides being opened.
+_MORE = ("credential_provider", "username", "password", "db")
 _AWAY = (RedisConnectionError, RedisTimeoutError, ReadOnlyError)
 
 
@@ -89,6 +91,15 @@ def fields(reply: Any) -> dict[str, str]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A server, and how long it may take to answer."""
+
+    host: str
+    port: int
+    timeout_s: float
+
+
 class Store:
     """Runs steps on a redis-py compatible client: standalone, cluster or fakeredis.
 
@@ -102,10 +113,20 @@ class Store:
         #: Durable steps that no replica had confirmed in time, on a store that can lose writes.
         self.unconfirmed = 0
 
+    def plain_address(self) -> Address | None:
+        """Where a connection needs no more than to be opened: one server, no TLS, no sign-in, database 0."""
+        if type(self.client) is not Redis:
+            return None
+        pool = self.client.connection_pool
+        told = pool.connection_kwargs
+        if pool.connection_class is not Connection or any(told.get(name) for name in _MORE):
+            return None
+        return Address(told["host"], told["port"], told["socket_timeout"])
+
     def one(self, step: Step[T]) -> T:
         """Run one step in one round trip."""
         try:
-            return step.parse(self.client.execute_command(*_words(step)))
+            return step.parse(self.client.execute_command(*words_of(step)))
         except NoScriptError:
             return self.run(step)[0]  # type: ignore[no-any-return]
         except _AWAY as away:
@@ -150,14 +171,14 @@ class Store:
     def _send(self, steps: Sequence[Step[Any]]) -> list[Any]:
         if len(steps) == 1:
             try:
-                return [self.client.execute_command(*_words(steps[0]))]
+                return [self.client.execute_command(*words_of(steps[0]))]
             except NoScriptError as missing:
                 return [missing]
         if type(self.client) is Redis:
             return self._send_straight(steps)
         pipe = self.client.pipeline(transaction=False)
         for step in steps:
-            pipe.execute_command(*_words(step))
+            pipe.execute_command(*words_of(step))
         return list(pipe.execute(raise_on_error=False))
 
     def _send_straight(self, steps: Sequence[Step[Any]]) -> list[Any]:
@@ -165,7 +186,7 @@ class Store:
         pool, callbacks = self.client.connection_pool, self.client.response_callbacks
         connection = pool.get_connection()
         try:
-            packed = connection.pack_commands([_words(step) for step in steps])
+            packed = connection.pack_commands([words_of(step) for step in steps])
             replies: list[Any] = connection.retry.call_with_retry(
                 lambda: _exchange(connection, packed, len(steps)), lambda _: connection.disconnect()
             )
@@ -195,7 +216,8 @@ def _exchange(connection: Any, packed: list[bytes], count: int) -> list[Any]:
     return replies
 
 
-def _words(step: Step[Any]) -> tuple[Any, ...]:
+def words_of(step: Step[Any]) -> tuple[Any, ...]:
+    """The command that a step is."""
     if step.script is None:
         return step.args
     return ("EVALSHA", _source(step.script)[1], len(step.keys), *step.keys, *step.args)
