@@ -31,6 +31,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from muster.launchers.packing import close_gaps, one_arena
+
 #: A variable of the fork server that only takes up room: a child's own variables are written over it.
 ROOM = "MUSTER_NURSERY_ROOM"
 ROOM_BYTES = 16 * 1024
@@ -67,6 +69,7 @@ class Nursery:
         self._environment = Area(50, "/proc/self/environ")
         self._files: dict[str, int] = {}
         self._looked_at = 0.0
+        self._filling: list[bytes] = []
 
     def preload(self, modules: list[str]) -> None:
         """Import ahead. What fails fails again in the worker, which says so in its own log."""
@@ -84,8 +87,9 @@ class Nursery:
         self._files = {path: written for path in paths if (written := _written(path))}
         self._looked_at = time.monotonic()
         gc.collect()
-        gc.freeze()
         gc.disable()
+        self._filling = close_gaps()
+        gc.freeze()
 
     def serve(self) -> bool:
         """Answer until the end. True in a child, which has its own life from there; False in the parent."""
@@ -190,6 +194,7 @@ def main(argv: list[str]) -> int:
     module, _, function = target.partition(":")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     nursery = Nursery(socket.socket(fileno=int(control)), int(lock))
+    one_arena()
     nursery.preload([module, *modules])
     nursery._answer({"ready": os.getpid()})
     if not nursery.serve():
