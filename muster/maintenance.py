@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 from muster import blueprint, keys, steps, warm_pool
@@ -223,9 +223,10 @@ def sweep_batch(deps: Deps, batch: Batch) -> BatchReport:
     )
     users = sorted({user for bucket in members for user in bucket})
     # Nearly all are well: those are glanced at, and only the others are read, asked about and judged.
-    well = dict(zip(users, _in_chunks(deps, users, steps.glance), strict=True))
-    views: list[UserView] = _in_chunks(deps, [user for user in users if not well[user]], steps.read_user)
-    known = {task for view in views for task in _tasks_of(view)} | set(well.values())
+    well = _glance(deps, users)
+    unwell = [user for user, task in zip(users, well, strict=True) if not task]
+    views: list[UserView] = _in_chunks(deps, unwell, steps.read_user)
+    known = {task for view in views for task in _tasks_of(view)} | set(well)
     deps.store.run(*_take_out(batch.run_id, sorted(known - {""})))
 
     wanting = [view for view in views if view.want is Want.RUNNING]
@@ -260,6 +261,16 @@ def _mark_vanished(view: UserView, tasks: dict[str, TaskView]) -> bool:
     since = view.missing_since_ms
     lately = since is None or view.now_ms - since < _NEWS_MS
     return lately and task.status in (TaskStatus.RUNNING, TaskStatus.UNKNOWN)
+
+
+def _glance(deps: Deps, users: Sequence[str]) -> list[str]:
+    """The task of each user whose worker is well, '' of the others; `_READ_CHUNK` in a round trip."""
+    tasks: list[str] = []
+    for start in range(0, len(users), _READ_CHUNK):
+        reads = chain.from_iterable(map(steps.glance, users[start : start + _READ_CHUNK]))
+        replies = deps.store.run(*reads)
+        tasks += map(steps.well_task, replies[::2], replies[1::2])
+    return tasks
 
 
 def _in_chunks(deps: Deps, users: Sequence[str], step: Callable[[str], Step[T]]) -> list[T]:

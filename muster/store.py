@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from redis import Connection, Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -21,6 +20,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from muster.blueprint import REPLICA_WAIT
 from muster.errors import TryLater
+from muster.wire import exchange, is_plain
 
 T = TypeVar("T")
 
@@ -30,8 +30,7 @@ _MORE = ("credential_provider", "username", "password", "db")
 _AWAY = (RedisConnectionError, RedisTimeoutError, ReadOnlyError)
 
 
-@dataclass(frozen=True, slots=True)
-class Step(Generic[T]):
+class Step(NamedTuple, Generic[T]):
     """One atomic step: a Lua file, or one plain command when `script` is None.
 
     A `_prelude.lua` in the script's folder is put before it: functions that several steps share.
@@ -85,10 +84,13 @@ def tagged(reply: Any) -> tuple[str, ...]:
 
 def fields(reply: Any) -> dict[str, str]:
     """A hash reply (flat list or mapping) as a dict of strings."""
-    if isinstance(reply, dict):
-        return {text(k): text(v) for k, v in reply.items()}
-    flat = [text(part) for part in reply or ()]
-    return dict(zip(flat[::2], flat[1::2], strict=True))
+    if not reply:
+        return {}
+    pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
+    found = dict(pairs)
+    if all(type(word) is str for word in found.values()):  # as a decoding client gives them: nearly always
+        return found
+    return {text(name): text(value) for name, value in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ class Store:
 
     def __init__(self, client: Any, *, wait_replica: bool = False) -> None:
         self.client = client
+        self._plain = is_plain(client)
         self._wait_replica = wait_replica
         #: Durable steps that no replica had confirmed in time, on a store that can lose writes.
         self.unconfirmed = 0
@@ -169,6 +172,8 @@ class Store:
         return [step.parse(reply) for step, reply in zip(steps, replies, strict=True)]
 
     def _send(self, steps: Sequence[Step[Any]]) -> list[Any]:
+        if self._plain:
+            return exchange(self.client, [_words(step) for step in steps])
         if len(steps) == 1:
             try:
                 return [self.client.execute_command(*words_of(steps[0]))]

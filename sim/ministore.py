@@ -163,6 +163,9 @@ class MiniStore:
     def get(self, key: str) -> Any:
         return self._live(key)
 
+    def mget(self, *keys: str) -> list[Any]:
+        return [self._live(key) for key in keys]
+
     def set(self, key: str, value: str, *options: str) -> str:
         self._data[key] = value
         self._expires.pop(key, None)
@@ -388,6 +391,7 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
         "time",
         "publish",
         "get",
+        "mget",
         "set",
         "getdel",
         "exists",

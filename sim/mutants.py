@@ -224,6 +224,12 @@ MUTANTS = (
         "if self._budget is not None and bucket.name != 'ecs-read':",
     ),
     Mutant(
+        "find a worker well that has no mark",
+        "muster.steps:well_task",
+        'return ""',
+        'return "somebody"',
+    ),
+    Mutant(
         "refill with what is kept for repairs",
         "muster.budget:CallBudget.__call__",
         "floor = round(bucket.burst * self._priority.value)",

@@ -266,7 +266,7 @@ def test_a_glance_names_the_task_of_a_well_worker_and_of_no_other(any_store: Sto
     """What a sweep does not look at closer must need nothing: every doubt is an empty answer."""
 
     def glance() -> str:
-        return any_store.one(steps.glance("u1"))
+        return steps.well_task(*any_store.run(*steps.glance("u1")))
 
     def publish(state: str, *, ready: bool = True) -> None:
         beaten = steps.beat_mark(given(first.epoch), "w1", "task-w1", "v1", state, ready=ready)
