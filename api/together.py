@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 from api.pipe import Asked, Pipe
 from muster.store import Step, Store
+from muster.wire import plain_address
 
 T = TypeVar("T")
 
@@ -51,7 +52,7 @@ class Together:
         loop = asyncio.get_running_loop()
         self._connect_at = loop.time() + _RECONNECT_S
         try:
-            if (address := self.store.plain_address()) is None:
+            if (address := plain_address(self.store.client)) is None:
                 self._connect_at = float("inf")
                 return
             with suppress(OSError, TimeoutError):

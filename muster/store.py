@@ -13,9 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from redis import Connection, Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ReadOnlyError, ResponseError
+from redis.exceptions import NoScriptError, ReadOnlyError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from muster.blueprint import REPLICA_WAIT
@@ -25,8 +24,6 @@ from muster.wire import exchange, is_plain
 T = TypeVar("T")
 
 _LUA = Path(__file__).parent / "lua"
-#: What a connection may need besides being opened.
-_MORE = ("credential_provider", "username", "password", "db")
 _AWAY = (RedisConnectionError, RedisTimeoutError, ReadOnlyError)
 
 
@@ -93,15 +90,6 @@ def fields(reply: Any) -> dict[str, str]:
     return {text(name): text(value) for name, value in found.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A server, and how long it may take to answer."""
-
-    host: str
-    port: int
-    timeout_s: float
-
-
 class Store:
     """Runs steps on a redis-py compatible client: standalone, cluster or fakeredis.
 
@@ -115,16 +103,6 @@ class Store:
         self._wait_replica = wait_replica
         #: Durable steps that no replica had confirmed in time, on a store that can lose writes.
         self.unconfirmed = 0
-
-    def plain_address(self) -> Address | None:
-        """Where a connection needs no more than to be opened: one server, no TLS, no sign-in, database 0."""
-        if type(self.client) is not Redis:
-            return None
-        pool = self.client.connection_pool
-        told = pool.connection_kwargs
-        if pool.connection_class is not Connection or any(told.get(name) for name in _MORE):
-            return None
-        return Address(told["host"], told["port"], told["socket_timeout"])
 
     def one(self, step: Step[T]) -> T:
         """Run one step in one round trip."""
@@ -173,52 +151,16 @@ class Store:
 
     def _send(self, steps: Sequence[Step[Any]]) -> list[Any]:
         if self._plain:
-            return exchange(self.client, [_words(step) for step in steps])
+            return exchange(self.client, [words_of(step) for step in steps])
         if len(steps) == 1:
             try:
                 return [self.client.execute_command(*words_of(steps[0]))]
             except NoScriptError as missing:
                 return [missing]
-        if type(self.client) is Redis:
-            return self._send_straight(steps)
         pipe = self.client.pipeline(transaction=False)
         for step in steps:
             pipe.execute_command(*words_of(step))
         return list(pipe.execute(raise_on_error=False))
-
-    def _send_straight(self, steps: Sequence[Step[Any]]) -> list[Any]:
-        """What the client's pipeline does on one server, at half of its CPU: one write, then the replies."""
-        pool, callbacks = self.client.connection_pool, self.client.response_callbacks
-        connection = pool.get_connection()
-        try:
-            packed = connection.pack_commands([words_of(step) for step in steps])
-            replies: list[Any] = connection.retry.call_with_retry(
-                lambda: _exchange(connection, packed, len(steps)), lambda _: connection.disconnect()
-            )
-        finally:
-            pool.release(connection)
-        for position, step in enumerate(steps):
-            # A plain command's reply is the client's to shape, as everywhere; a script's is as it comes.
-            if step.script is None and not isinstance(replies[position], Exception):
-                shape = callbacks.get(step.args[0])
-                replies[position] = shape(replies[position]) if shape else replies[position]
-        return replies
-
-
-def _exchange(connection: Any, packed: list[bytes], count: int) -> list[Any]:
-    """Whatever interrupts this closes the connection: replies that nobody read would be the next one's."""
-    replies: list[Any] = []
-    try:
-        connection.send_packed_command(packed)
-        for _ in range(count):
-            try:
-                replies.append(connection.read_response())
-            except ResponseError as refused:
-                replies.append(refused)
-    except BaseException:
-        connection.disconnect()
-        raise
-    return replies
 
 
 def words_of(step: Step[Any]) -> tuple[Any, ...]:

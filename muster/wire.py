@@ -8,6 +8,7 @@ replies, through the same pool, the same reconnects and the same retry.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,11 +16,34 @@ import redis
 from hiredis import pack_command
 from redis.exceptions import ResponseError
 
+#: What a connection may need besides being opened.
+_MORE = ("credential_provider", "username", "password", "db")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A server, and how long it may take to answer."""
+
+    host: str
+    port: int
+    timeout_s: float
+
 
 def is_plain(client: Any) -> bool:
     """Does this client talk to one server, by real connections? (A cluster's client, a fake and the
     simulator's each have a pipeline of their own.)"""
     return type(client) is redis.Redis
+
+
+def plain_address(client: Any) -> Address | None:
+    """Where a connection needs no more than to be opened: one server, no TLS, no sign-in, database 0."""
+    if not is_plain(client):
+        return None
+    pool = client.connection_pool
+    told = pool.connection_kwargs
+    if pool.connection_class is not redis.Connection or any(told.get(name) for name in _MORE):
+        return None
+    return Address(told["host"], told["port"], told["socket_timeout"])
 
 
 def exchange(client: redis.Redis, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -30,7 +54,7 @@ def exchange(client: redis.Redis, commands: Sequence[tuple[Any, ...]]) -> list[A
     shape_of = partial(dict.get, client.response_callbacks)
     packed = b"".join(map(pack_command, commands))
     pool = client.connection_pool
-    connection = pool.get_connection()
+    connection: Any = pool.get_connection()
 
     def once() -> list[Any]:
         connection.send_packed_command((packed,))

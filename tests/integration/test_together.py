@@ -19,6 +19,7 @@ from muster.errors import TryLater
 from muster.model import Cause
 from muster.settings import Settings
 from muster.store import Store, command
+from muster.wire import plain_address
 
 
 @pytest.fixture
@@ -161,4 +162,4 @@ def test_a_store_that_is_away_is_said_to_be() -> None:
     ids=["tls", "sign-in", "database", "unix socket"],
 )
 def test_an_address_that_needs_more_than_a_connection_is_left_to_the_threads(client: Any) -> None:
-    assert Store(client).plain_address() is None
+    assert plain_address(client) is None

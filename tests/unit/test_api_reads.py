@@ -380,12 +380,16 @@ def test_reads_that_arrive_together_travel_together_and_fail_together(store):
     import threading
 
     from api.together import Together
+    from muster.store import command
 
     calls, gate = [], threading.Event()
 
     class Slow:
-        def run(self, *users):
-            calls.append(list(users))
+        client = None
+
+        def run(self, *steps):
+            users = [step.args[0] for step in steps]
+            calls.append(users)
             assert gate.wait(30)
             if "bad" in users:
                 raise TryLater("away")
@@ -393,17 +397,21 @@ def test_reads_that_arrive_together_travel_together_and_fail_together(store):
 
     async def crowd():
         together = Together(Slow())
-        first = asyncio.create_task(together.one("a"))
+
+        def one(user):
+            return together.one(command(user, parse=str))
+
+        first = asyncio.create_task(one("a"))
         while not calls:
             await asyncio.sleep(0.001)
-        rest = [asyncio.create_task(together.one(user)) for user in "bcd"]
-        gone = asyncio.create_task(together.one("x"))
+        rest = [asyncio.create_task(one(user)) for user in "bcd"]
+        gone = asyncio.create_task(one("x"))
         await asyncio.sleep(0)
         gone.cancel()
         gate.set()
         answers = await asyncio.gather(first, *rest)
-        failed = await asyncio.gather(together.one("bad"), together.one("e"), return_exceptions=True)
-        return answers, failed, await together.one("f")
+        failed = await asyncio.gather(one("bad"), one("e"), return_exceptions=True)
+        return answers, failed, await one("f")
 
     answers, failed, later = asyncio.run(crowd())
     assert answers == ["A", "B", "C", "D"]
