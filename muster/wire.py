@@ -71,9 +71,10 @@ def exchange(client: redis.Redis, commands: Sequence[tuple[Any, ...]]) -> list[A
         return replies
 
     try:
-        return connection.retry.call_with_retry(once, lambda _: connection.disconnect())
+        answered: list[Any] = connection.retry.call_with_retry(once, lambda _: connection.disconnect())
     except BaseException:
         connection.disconnect()  # replies that nobody reads must not meet the next caller
         raise
     finally:
         pool.release(connection)
+    return answered
