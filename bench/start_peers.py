@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import IO
 
@@ -18,6 +19,7 @@ from typing import IO
 PACKAGES = ("supervisor==4.3.0", "circus==0.19.0", "jupyterhub==6.1.1")
 PM2 = "pm2@6.0.14"
 RAY = "ray==2.51.1"
+_LIBRARIES = ("purelib", "platlib")
 
 _HEAD = """
 import json, os, subprocess, sys, time
@@ -120,18 +122,22 @@ for n in numbers():
     started.append(spawner)
 """,
     "ray actor": """
-import ray, runpy
-ray.init(num_cpus=1000, include_dashboard=False, log_to_driver=False)
-@ray.remote(num_cpus=1)
+import ray
+# Ray starts as many processes ahead as it is told there are CPUs; an actor itself asks for none.
+ray.init(num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False, _temp_dir=folder)
+path = json.loads(os.environ["BENCH_PATH"])
+@ray.remote(num_cpus=0)
 class Worker:
     def serve(self, user):
         import runpy, sys
+        sys.path += path
         sys.argv = ["worker", user]
         runpy.run_path(words[-1], run_name="__main__")
 kept = []
 for n in numbers():
     kept.append(Worker.remote())
     kept[-1].serve.remote(f"{name}-{n}")
+ray.shutdown()
 """,
 }
 
@@ -199,6 +205,10 @@ class Peer:
             "BENCH_NAME": self.users,
             "BENCH_FOLDER": str(folder),
             "BENCH_MOST": str(most),
+            # For the peer whose workers are its own processes: what the others' find in this environment.
+            "BENCH_PATH": json.dumps(
+                [str(Path(__file__).parents[1]), *(sysconfig.get_path(p) for p in _LIBRARIES)]
+            ),
         }
         if name == "pm2":
             command = [str(_node()[0]), "-e", PM2_DRIVER]
