@@ -2,7 +2,7 @@
 
 The real coordinator and the real batches, in two processes as two functions would run at once, on one Valkey
 and an ECS that counts. One user in a thousand is broken. Three sweeps: the third also judges and stops the
-tasks that nobody owns, so it is the first that is measured. How fast ECS answers is not measured: its quota of
+tasks that nobody owns, so it is the one that is measured. How fast ECS answers is not measured: its quota of
 20 listing pages a second is the account's own limit, far below what a sweep could read.
 """
 
@@ -127,8 +127,8 @@ class Row:
 
 
 def measure(server: EmbeddedValkey, users: int) -> Row:
-    """Fill the store, then sweep it three times or more; the row of the last, its CPU the mean since the
-    third."""
+    """Fill the store, then sweep it three times or more; the row of the third, its CPU the mean of all since
+    the second."""
     client = server.client()
     client.flushall()
     empty = client.info("memory")["used_memory"]
@@ -143,14 +143,14 @@ def measure(server: EmbeddedValkey, users: int) -> Row:
         rows = []
         # The server's CPU is told in hundredths of a second: a small fleet is swept until there are enough.
         for number in range(max(3, 2 + SETTLED_USERS // users)):
-            row = _sweep_once(me, pool, f"run-{number}", processor, users)
-            print(f"sweep {number + 1} of {users:,}: {row.seconds:.2f} s", file=sys.stderr, flush=True)
-            rows.append(row)
-    measured = rows[2:]
-    row.cpu_s = statistics.fmean(one.cpu_s for one in measured)
-    row.server_cpu_s = statistics.fmean(one.server_cpu_s for one in measured)
-    row.bytes_per_user = stored
-    return row
+            rows.append(_sweep_once(me, pool, f"run-{number}", processor, users))
+            took = rows[-1].seconds
+            print(f"sweep {number + 1} of {users:,}: {took:.2f} s", file=sys.stderr, flush=True)
+    third = rows[2]
+    third.cpu_s = statistics.fmean(row.cpu_s for row in rows[2:])
+    third.server_cpu_s = statistics.fmean(row.server_cpu_s for row in rows[2:])
+    third.bytes_per_user = stored
+    return third
 
 
 def _sweep_once(me: Side, pool: Any, run_id: str, server: psutil.Process, users: int) -> Row:
