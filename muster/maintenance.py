@@ -221,13 +221,13 @@ def sweep_batch(deps: Deps, batch: Batch) -> BatchReport:
             for bucket in batch.buckets
         )
     )
-    users = sorted({user for bucket in members for user in bucket})
+    users = [user for bucket in members for user in bucket]
     # Nearly all are well: those are glanced at, and only the others are read, asked about and judged.
     well = _glance(deps, users)
-    unwell = [user for user, task in zip(users, well, strict=True) if not task]
+    unwell = sorted(user for user, task in zip(users, well, strict=True) if not task)
     views: list[UserView] = _in_chunks(deps, unwell, steps.read_user)
-    known = {task for view in views for task in _tasks_of(view)} | set(well)
-    deps.store.run(*_take_out(batch.run_id, sorted(known - {""})))
+    known = dict.fromkeys(chain(well, *map(_tasks_of, views)))
+    deps.store.run(*_take_out(batch.run_id, [task for task in known if task]))
 
     wanting = [view for view in views if view.want is Want.RUNNING]
     tasks = deps.launcher.describe(sorted({task for view in views if (task := _task_to_ask(view))}))
