@@ -65,11 +65,12 @@ class BrokerSession:
         """Clients and connections are much of a start's time, and a waiting worker has that time. It has no
         credentials: it does not know yet whose it will need."""
         import worker.preload  # noqa: F401 - for the side effect
-        from worker.rehearsal import rehearse
+        from worker.rehearsal import rehearse, rehearse_store
 
         self._parts = self._build()
         self._parts.open_ahead()
         rehearse()
+        rehearse_store(self._parts.store)
 
     def open(self, ctx: Context) -> None:
         ctx.lease.require()

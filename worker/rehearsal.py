@@ -19,14 +19,18 @@ from contextlib import ExitStack, suppress
 from datetime import timedelta
 from typing import Any
 
+from redis.exceptions import RedisError
 from websockets.frames import Opcode
 from websockets.utils import accept_key
 
+from muster import keys, steps
 from muster.aws import AwsClient, Keys
 from muster.brokers.alpaca import AlpacaBroker
 from muster.brokers.port import Credentials
 from muster.clock import SystemClock
 from muster.errors import MusterError
+from muster.model import Assignment, Cause, Via
+from muster.store import Store, command, words_of
 from muster.vault import secrets_reader
 
 #: A stand-in that does not answer within this is given up: a rehearsal is only ever a head start.
@@ -57,6 +61,32 @@ def rehearse() -> None:
             _play(f"http://127.0.0.1:{listener.getsockname()[1]}")
         finally:
             stand_in.join()
+
+
+def rehearse_store(store: Store) -> None:
+    """What a worker asks of the store when its user has come: a listener in a thread, steps that travel
+    together. Changes nothing there, and raises nothing."""
+
+    def listen() -> None:
+        with suppress(RedisError), store.client.pubsub(ignore_subscribe_messages=True) as listener:
+            listener.subscribe(keys.CONTROL)
+            listener.get_message(timeout=_PATIENCE_S)  # the server's word that it is so
+
+    listening = threading.Thread(target=listen, name="rehearsal")
+    listening.start()
+    listening.join()
+    with suppress(MusterError):
+        store.run(*(command("EXISTS", keys.SWEEP_RUN, parse=int) for _ in range(2)))
+    nobody = Assignment("nobody", 0, Via.WARM, Cause.START, 0, "-", "-")
+    for step in (
+        steps.take_slot("-", "-", "-"),
+        steps.take_mark(nobody, "-", "-", "-"),
+        steps.beat_mark(nobody, "-", "-", "-", "{}", ready=True),
+        steps.index_add(nobody.user),
+        steps.own_task("-", nobody.user),
+        steps.note_start(nobody),
+    ):
+        words_of(step)  # put into words, and not sent
 
 
 def _play(url: str) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 import redis
 
 from local.valkey import EmbeddedValkey
+from muster import keys
 from muster.clients import open_ahead, valkey_client
 from muster.settings import Settings
+from muster.store import Store
+from worker.rehearsal import rehearse_store
 
 
 def connections(valkey: Any) -> int:
@@ -52,3 +56,21 @@ def test_a_server_that_is_away_is_left_for_the_first_command_to_notice() -> None
     with pytest.raises(redis.ConnectionError):
         client.get("nothing")
     client.close()
+
+
+def test_a_rehearsal_with_the_store_changes_nothing_and_leaves_no_listener(
+    valkey: Any, valkey_server: EmbeddedValkey
+) -> None:
+    valkey.flushall()
+    client = valkey_client(settings(valkey_server.url))
+    before = valkey.info("stats")["total_commands_processed"]
+    rehearse_store(Store(client))
+    assert valkey.info("stats")["total_commands_processed"] - before > 2  # it did talk to the server
+    assert valkey.dbsize() == 0
+    assert valkey.pubsub_numsub(keys.CONTROL) == [(keys.CONTROL, 0)]
+    client.close()
+
+
+def test_a_rehearsal_without_a_store_is_no_error() -> None:
+    rehearse_store(Store(valkey_client(settings("redis://127.0.0.1:1/0"))))
+    assert not [thread for thread in threading.enumerate() if thread.name == "rehearsal"]
