@@ -39,6 +39,9 @@ def chaos(
         print(json.dumps(summary))
     else:
         console.print_json(data=summary)
+        if report.left_out:
+            never = ", ".join(report.left_out)
+            console.print(f"Never struck, so not shown: {never}. Give it more minutes.", style="yellow")
         for broken in report.broken:
             console.print(f"PROMISE BROKEN: {broken}", style="bold red")
     raise typer.Exit(1 if report.broken else 0)

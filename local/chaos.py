@@ -10,13 +10,14 @@ from __future__ import annotations
 import random
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import redis
 
-from local.chaos_faults import Faults
+from local.chaos_faults import Deck, Faults, Missed
 from local.chaos_report import BEAT_S, SHARED_AFTER_LOSS_S, Fault, Report
 from local.checks import PLANNED
 from local.driver import EngineProcess, until
@@ -31,6 +32,8 @@ SPEED = 10
 ORDERS = 4
 #: Between two faults: long enough for a heal, short enough to overlap with the next trouble.
 PAUSE_S = (2.0, 6.0)
+#: How long a fault that needs calm waits for it: for the fleet, and for the orders.
+CALM_S = 15.0
 #: After the last fault the fleet must settle within a frozen worker's longest replacement.
 SETTLE_S = 120.0
 #: A check that a killed engine had in hand comes back after three minutes; this is for all others.
@@ -50,11 +53,14 @@ class Chaos:
         )
         self._random = random.Random(seed)  # noqa: S311 - a plan that can be repeated, not a secret
         self._trader = Trader(self._engine)
-        self._faults = Faults(self._engine, self._trader, self._random, self._calm, self._lose)
+        self._faults = Faults(self._engine, self._trader, self._random, self._lose)
+        self._deck = Deck(self._faults.all(), self._random)
         self._seconds = seconds
         self._say = say
-        self.report = Report(seed)
+        self.report = Report(seed, kinds=[kind.name for kind in self._faults.all()])
         self._wanted: dict[str, bool] = {}
+        #: Commands whose answer was lost: nobody knows whether they count. user -> (action, key)
+        self._doubtful: dict[str, tuple[str, str]] = {}
         self._losses: list[tuple[float, float]] = []  #: seconds since boot, and since 1970
         self._lock = threading.Lock()
         self._done = threading.Event()
@@ -76,10 +82,11 @@ class Chaos:
                 self._faults.pause(self._random.uniform(*PAUSE_S))
             self._faults.wake_all()
             self._say("no more faults: the fleet must settle")
+            _within(self._no_doubts, "every command is accepted or refused", SETTLE_S)
             self._settled(SETTLE_S)
             self._done.set()
             sampler.join()
-            self.report.lost_commands = self._unsettled()
+            self.report.lost_commands = self._unsettled() + sorted(self._doubtful)
             self._audit_orders()
             self._engine.stop()
         finally:
@@ -93,18 +100,29 @@ class Chaos:
         return self.report
 
     def _inject(self) -> None:
-        faults = self._faults.all()
-        ((_, kind, inject),) = self._random.choices(faults, weights=[weight for weight, _, _ in faults])
-        fault = Fault(time.monotonic() - self._began, kind)
+        kind = self._deck.draw()
+        fault = Fault(0.0, kind.name)
+        try:
+            if kind.needs_calm:
+                self._faults.wake_all()
+                if not self._calm(CALM_S):
+                    raise Missed("the fleet did not settle for it")
+            fault.at_s = time.monotonic() - self._began
+            fault.target = kind.strike()
+        except Missed as missed:
+            self._deck.missed(kind)
+            self.report.missed.append(f"{kind.name}: {missed}")
+            self._say(f"{time.monotonic() - self._began:6.1f} s  {kind.name}: missed, {missed}")
+            return
+        if kind.name == "freeze worker":
+            fault.shows_within_s = blueprint.MARK_TTL.total_seconds() + 3
         with self._lock:
             self.report.faults.append(fault)
-        fault.target = inject()
-        if kind == "freeze worker":
-            fault.shows_within_s = blueprint.MARK_TTL.total_seconds() + 3
-        self._say(f"{fault.at_s:6.1f} s  {kind} {fault.target}")
+        self._say(f"{fault.at_s:6.1f} s  {kind.name} {fault.target}")
 
     def _load(self) -> None:
         """A person changes their mind now and then, and everybody trades."""
+        self._no_doubts()
         user = f"u{self._random.randrange(USERS)}"
         self._ask(user, self._random.choice(["start", "start", "start", "restart", "stop"]))
         for _ in range(ORDERS):
@@ -116,16 +134,28 @@ class Chaos:
             except httpx.HTTPError:
                 self.report.orders_refused += 1
 
-    def _ask(self, user: str, action: str) -> None:
-        """A command counts only when the API accepted it; a refused one changes no wish."""
+    def _ask(self, user: str, action: str, key: str = "") -> None:
+        """A command counts when the API accepted it, and does not when the API refused it. When its answer
+        was lost nobody knows, until it was sent again with its key."""
+        key = key or uuid.uuid4().hex
         try:
-            self._engine.command(user, action)
-        except httpx.HTTPError:
+            self._engine.command(user, action, key)
+        except httpx.HTTPError as failed:
             self.report.commands_refused += 1
+            if not (isinstance(failed, httpx.HTTPStatusError) and failed.response.status_code < 500):
+                with self._lock:
+                    self._doubtful[user] = action, key
             return
         self.report.commands += 1
         with self._lock:
+            self._doubtful.pop(user, None)
             self._wanted[user] = action != "stop"
+
+    def _no_doubts(self) -> bool:
+        """Send again what may have been lost; whether everything has its answer."""
+        for user, (action, key) in list(self._doubtful.items()):
+            self._ask(user, action, key)
+        return not self._doubtful
 
     def _lose(self) -> None:
         """The store is about to lose everything: the orders so far are judged now."""
@@ -134,7 +164,9 @@ class Chaos:
         self._losses.append((time.clock_gettime(time.CLOCK_BOOTTIME), time.time()))
 
     def _calm(self, seconds: float) -> bool:
-        """Whether the fleet is as wanted and every order has its end, within so many seconds."""
+        """Whether the fleet is as wanted and every order has its end, each within so many seconds."""
+        if not _within(self._no_doubts, "every command is accepted or refused", seconds):
+            return False
         self._start_traders()
         return self._settled(seconds) and self._orders_end(seconds)
 
@@ -153,10 +185,10 @@ class Chaos:
         return bool(planned or any(q["depth"] + q["in_flight"] + q["dead_letter"] for q in queues))
 
     def _unsettled(self) -> list[str]:
-        """Users that are not as last asked."""
+        """Users that are not as last asked. One whose last command is in doubt may be either way."""
         phases = {row["user_id"]: row["phase"] for row in self._engine.workers()}
         with self._lock:
-            wanted = dict(self._wanted)
+            wanted = {user: want for user, want in self._wanted.items() if user not in self._doubtful}
         return [
             user
             for user, running in wanted.items()

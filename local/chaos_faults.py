@@ -1,4 +1,4 @@
-"""What a chaos run can do to a running system, one method per fault. Each returns what it hit."""
+"""What a chaos run can do to a running system, one method per kind of fault, and the order they come in."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -14,51 +15,78 @@ import psutil
 import redis
 
 from local.driver import EngineProcess, send_signal, until
+from local.endpoint import PROCESS as ENDPOINT
 from local.trader import Trader
 
 FULL_DISK_S = 4.0
-#: How long the broker and the endpoint may take to be back: they are started again within seconds.
+#: How long the broker may take to be back: it is started again within seconds.
 BACK_S = 20.0
 #: A broker as it is on a bad day, all the time.
 BROKER_KNOBS = {"partial": 0.2, "late": 0.1, "late_by_s": 1.0, "duplicate": 0.2, "out_of_order": 0.2}
 BROKER_KNOBS |= {"lost_answer": 0.03, "rejected": 0.03}
-#: How long a fault that needs calm waits for it.
-CALM_S = 40.0
+
+
+class Missed(Exception):
+    """There was nothing to hit; the text says why."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of fault. `strike` returns what it hit, or raises `Missed`."""
+
+    name: str
+    weight: int  #: how often it comes, beside the others; the mundane ones come more often
+    strike: Callable[[], str]
+    needs_calm: bool = False  #: only while everybody is as wanted and every order has its end
+
+
+class Deck:
+    """Which kind comes next: first each once, in the seed's order, then by weight. One that missed comes
+    again after the others of the first round: a run in which a kind never struck says nothing about it."""
+
+    def __init__(self, kinds: Sequence[Kind], dice: random.Random) -> None:
+        self._kinds, self._dice = kinds, dice
+        self._first = dice.sample(kinds, len(kinds))
+
+    def draw(self) -> Kind:
+        if self._first:
+            return self._first.pop(0)
+        return self._dice.choices(self._kinds, weights=[kind.weight for kind in self._kinds])[0]
+
+    def missed(self, kind: Kind) -> None:
+        self._first.append(kind)
 
 
 class Faults:
-    """Faults on one engine and everything around it. `calm` says whether everything is settled, within so
-    many seconds; `emptied` is told before the store loses its data."""
+    """Faults on one engine and everything around it. `emptied` is told before the store loses its data."""
 
     def __init__(
         self,
         engine: EngineProcess,
         trader: Trader,
         dice: random.Random,
-        calm: Callable[[float], bool],
         emptied: Callable[[], None],
     ) -> None:
         self._engine, self._trader, self._random = engine, trader, dice
-        self._calm, self._emptied = calm, emptied
+        self._emptied = emptied
         self._frozen: dict[int, float] = {}
         self._waiting = threading.Event()
 
-    def all(self) -> list[tuple[int, str, Callable[[], str]]]:
-        """Every fault with its weight: the mundane ones come more often."""
-        return [
-            (6, "kill worker", self._kill_worker),
-            (3, "freeze worker", self._freeze_worker),
-            (3, "starve worker", self._starve_worker),
-            (2, "drop connections", self._drop_connections),
-            (2, "kill api", self._kill_api),
-            (2, "kill engine", self._kill_engine),
-            (2, "kill valkey", self._kill_valkey),
-            (1, "empty valkey", self._empty_valkey),
-            (1, "kill aws endpoint", self._kill_endpoint),
-            (2, "full disk", self._fill_disk),
-            (3, "kill broker", self._kill_broker),
-            (2, "drop streams", self._drop_streams),
-        ]
+    def all(self) -> tuple[Kind, ...]:
+        return (
+            Kind("kill worker", 6, self._kill_worker),
+            Kind("freeze worker", 3, self._freeze_worker),
+            Kind("starve worker", 3, self._starve_worker),
+            Kind("drop connections", 2, self._drop_connections),
+            Kind("kill api", 2, self._kill_api),
+            Kind("kill engine", 2, self._kill_engine),
+            Kind("kill valkey", 2, self._kill_valkey),
+            Kind("empty valkey", 1, self._empty_valkey, needs_calm=True),
+            Kind("kill aws endpoint", 2, self._kill_endpoint),
+            Kind("full disk", 2, self._fill_disk),
+            Kind("kill broker", 3, self._kill_broker),
+            Kind("drop streams", 2, self._drop_streams),
+        )
 
     def pause(self, seconds: float) -> None:
         """Wait, and wake the frozen whose time has come."""
@@ -75,46 +103,44 @@ class Faults:
             send_signal(pid, signal.SIGCONT)
             del self._frozen[pid]
 
-    def _worker_pid(self) -> tuple[str, int] | None:
+    def _worker_pid(self) -> tuple[str, int]:
         """A ready worker, chosen by the seed among those there are."""
         try:
             rows = [row for row in self._engine.workers() if row["phase"] == "ready" and row["pid"]]
-        except httpx.HTTPError:
-            return None
+        except httpx.HTTPError as away:
+            raise Missed(f"the API is away: {away!r}") from away
         if not rows:
-            return None
+            raise Missed("no worker is ready")
         row = self._random.choice(rows)
         return row["user_id"], row["pid"]
 
     def _kill_worker(self) -> str:
-        if (found := self._worker_pid()) is None:
-            return "(none ready)"
-        send_signal(found[1], signal.SIGKILL)
-        return found[0]
+        user, pid = self._worker_pid()
+        _signal(pid, signal.SIGKILL)
+        return user
 
     def _freeze_worker(self) -> str:
-        if (found := self._worker_pid()) is None:
-            return "(none ready)"
+        user, pid = self._worker_pid()
         seconds = self._random.choice([5.0, 20.0, 45.0])
-        if send_signal(found[1], signal.SIGSTOP):
-            self._frozen[found[1]] = time.monotonic() + seconds
-        return f"{found[0]} for {seconds:.0f} s"
+        _signal(pid, signal.SIGSTOP)
+        self._frozen[pid] = time.monotonic() + seconds
+        return f"{user} for {seconds:.0f} s"
 
     def _starve_worker(self) -> str:
         """Many short stops: a process that hardly gets any time."""
-        if (found := self._worker_pid()) is None:
-            return "(none ready)"
+        user, pid = self._worker_pid()
+        _signal(pid, signal.SIGSTOP)
         for _ in range(15):
-            send_signal(found[1], signal.SIGSTOP)
             self._waiting.wait(0.15)
-            send_signal(found[1], signal.SIGCONT)
+            send_signal(pid, signal.SIGCONT)
             self._waiting.wait(0.02)
-        return found[0]
+            send_signal(pid, signal.SIGSTOP)
+        send_signal(pid, signal.SIGCONT)
+        return user
 
     def _drop_connections(self) -> str:
-        return (
-            f"{self._valkey_call(lambda client: client.execute_command('CLIENT', 'KILL', 'TYPE', 'normal'))}"
-        )
+        dropped = self._valkey_call(lambda client: client.execute_command("CLIENT", "KILL", "TYPE", "normal"))
+        return f"{dropped} of them"
 
     def _kill_api(self) -> str:
         return self._kill_part("local.api_process")
@@ -124,37 +150,15 @@ class Faults:
         return self._kill_part("valkey-server")
 
     def _empty_valkey(self) -> str:
-        """All data gone under live workers. Only while everybody is up and every order has its end: a wish
-        without a worker to restore it, or an order without a broker to ask, cannot survive the loss of the
-        only store."""
-        self.wake_all()
-        if not self._calm(CALM_S):
-            return "(not settled, left out)"
+        """All data gone under live workers. It needs calm: a wish without a worker to restore it, or an order
+        without a broker to ask, cannot survive the loss of the only store."""
         self._emptied()
         self._valkey_call(lambda client: client.flushall())
         return ""
 
     def _kill_endpoint(self) -> str:
-        """Its queues and secrets are in memory: only while no command waits in them, and nobody starts before
-        the engine has put the secrets back. The checks in them are lost, the orders are not."""
-        if not self._calm(CALM_S):
-            return "(not settled, left out)"
-        self._trader.excuse()
-        killed = self._kill_part("ministack")
-        until(self._secrets_are_back, "the endpoint is back", BACK_S)
-        return killed
-
-    def _secrets_are_back(self) -> bool:
-        import boto3
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        words = {"region_name": "us-east-1", "aws_access_key_id": "local", "aws_secret_access_key": "local"}
-        vault = boto3.client("secretsmanager", endpoint_url=self._engine.endpoints["aws"], **words)
-        try:
-            names = [one["Name"] for one in vault.list_secrets(MaxResults=100)["SecretList"]]
-        except (BotoCoreError, ClientError):
-            return False
-        return {f"muster/broker/{user}" for user in self._trader.users} <= set(names)
+        """The queues and the secrets, at any moment. The engine starts it again on its files."""
+        return self._kill_part(ENDPOINT)
 
     def _fill_disk(self) -> str:
         """For a while the engine can make no file grow, as on a full disk or a used-up quota."""
@@ -178,7 +182,10 @@ class Faults:
         return killed
 
     def _drop_streams(self) -> str:
-        return f"{self._trader.drop_streams()}"
+        try:
+            return f"{self._trader.drop_streams()} of them"
+        except httpx.HTTPError as away:
+            raise Missed(f"the broker is away: {away!r}") from away
 
     def turn_knobs(self) -> bool:
         """Set the broker's knobs; whether it was there to do so."""
@@ -196,13 +203,18 @@ class Faults:
                     return f"pid {process.pid}"
             except psutil.NoSuchProcess:
                 continue
-        return "(not running)"
+        raise Missed("it is not running")
 
     def _valkey_call(self, call: Callable[[Any], Any]) -> Any:
         client = redis.Redis.from_url(self._engine.endpoints["valkey"], socket_timeout=2)
         try:
             return call(client)
         except redis.RedisError as away:
-            return f"({away})"
+            raise Missed(f"Valkey is away: {away}") from away
         finally:
             client.close()
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    if not send_signal(pid, number):
+        raise Missed("the worker had just ended")

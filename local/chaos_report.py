@@ -35,7 +35,9 @@ class Report:
     seconds: float = 0.0
     commands: int = 0
     commands_refused: int = 0
-    faults: list[Fault] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)  #: every kind of fault a run can inject
+    faults: list[Fault] = field(default_factory=list)  #: those that struck
+    missed: list[str] = field(default_factory=list)  #: those that found nothing to hit, and why
     samples: list[tuple[float, int, int]] = field(default_factory=list)  #: (at, wanted, as wanted)
     double_workers: int = 0
     overlaps_after_loss: list[float] = field(default_factory=list)
@@ -74,9 +76,19 @@ class Report:
             found.append(f"processes left running: {'; '.join(self.processes_left)}")
         return found
 
+    @property
+    def struck(self) -> dict[str, int]:
+        """How often each kind struck, 0 included."""
+        kinds = {*self.kinds, *(fault.kind for fault in self.faults)}
+        return {kind: sum(fault.kind == kind for fault in self.faults) for kind in sorted(kinds)}
+
+    @property
+    def left_out(self) -> list[str]:
+        """Kinds that never struck: this run says nothing about them."""
+        return [kind for kind, times in self.struck.items() if not times]
+
     def summary(self) -> dict[str, Any]:
         heals = sorted(fault.healed_s for fault in self.faults)
-        kinds = {fault.kind for fault in self.faults}
         ready = sum(have for _, _, have in self.samples)
         wanted = sum(want for _, want, _ in self.samples)
         cuts = (
@@ -87,7 +99,9 @@ class Report:
             "seconds": round(self.seconds, 1),
             "commands": self.commands,
             "commands_refused": self.commands_refused,
-            "faults": {kind: sum(fault.kind == kind for fault in self.faults) for kind in sorted(kinds)},
+            "faults": self.struck,
+            "faults_left_out": self.left_out,
+            "faults_missed": self.missed,
             "load_held": round(ready / wanted, 3) if wanted else 1.0,
             "heal_p50_s": round(cuts[9], 2) if heals else None,
             "heal_p95_s": round(cuts[18], 2) if heals else None,

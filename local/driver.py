@@ -115,9 +115,10 @@ class EngineProcess:
                 continue
         return [process for process in own if process.pid != os.getpid()]
 
-    def command(self, user: str, action: str) -> str:
-        """An accepted command's id."""
-        answer = self.api.post(f"/v1/workers/{user}/{action}")
+    def command(self, user: str, action: str, key: str = "") -> str:
+        """An accepted command's id. With the key of one that was sent before it is that same command."""
+        headers = {"Idempotency-Key": key} if key else {}
+        answer = self.api.post(f"/v1/workers/{user}/{action}", headers=headers)
         answer.raise_for_status()
         return str(answer.json()["command_id"])
 

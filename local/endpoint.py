@@ -1,8 +1,8 @@
 """The local AWS endpoint: ministack on loopback, in a process that outlives the engine that started it.
 
-The endpoint keeps its queues in memory. So that a killed engine loses no queued command, it runs in a
-session of its own, and the next engine adopts it by what `<folder>/aws.json` says. An orderly stop writes
-the queues to `<folder>/aws/` and the next start reads them again; a power cut loses what was queued.
+It runs in a session of its own, and the next engine adopts it by what `<folder>/aws.json` says. Its messages
+and secrets are files in `<folder>/aws/` (`local/aws_process.py`): whether it was stopped or killed, the next
+one has them again.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ log = logging.getLogger(__name__)
 REGION = "us-east-1"
 ACCOUNT = "000000000000"
 SERVICES = ("sqs", "secretsmanager")
+#: The module that the endpoint's process runs.
+PROCESS = "local.aws_process"
 
-#: How long the endpoint may take to save its queues and end: 0.1 s idle, 3 s with a long poll open.
+#: How long the endpoint may take to end: 0.1 s idle, 3 s with a long poll open.
 STOP_S = 20.0
 _POLL_S = 0.02
 #: Start times are told by the wall clock, which may be set a little between two readings.
@@ -64,10 +66,8 @@ class LocalAws:
         is ended and replaced. Raises `Refused` when the port is somebody else's."""
         self.adopted = self._adopt(adopt_timeout)
         if not self.adopted:
+            self.port = self.port or self._former_port()
             self._launch(timeout)
-        # It has read what the last orderly stop saved. Kept any longer, that file would bring messages
-        # back that have been handled since.
-        (self._state / "sqs.json").unlink(missing_ok=True)
         return self
 
     @property
@@ -79,7 +79,7 @@ class LocalAws:
         self._launch(30.0)
 
     def stop(self, timeout: float = STOP_S) -> None:
-        """End the endpoint and save its queues for the next start. Does nothing when it has ended."""
+        """End the endpoint; its queues stay for the next start. Does nothing when it has ended."""
         for client in self._clients.values():
             client.close()
         self._clients.clear()
@@ -129,6 +129,14 @@ class LocalAws:
     def _state(self) -> Path:
         return self.folder / "aws"
 
+    def _former_port(self) -> int:
+        """Of one that died, so that workers that outlived it find the next one; 0 if it is not to be had."""
+        try:
+            port = int(json.loads(self._record.read_text(encoding="utf-8"))["port"])
+        except (FileNotFoundError, ValueError, KeyError):
+            return 0
+        return 0 if _taken(port) else port
+
     def _adopt(self, timeout: float) -> bool:
         try:
             told = json.loads(self._record.read_text(encoding="utf-8"))
@@ -152,12 +160,12 @@ class LocalAws:
             raise Refused(
                 f"port {port} is in use by another program: choose another with --aws-port, 0 for any"
             )
-        # Secrets are saved here too.
+        # Secrets are kept here too.
         self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
         log_file = self.folder / "aws.log"
         with log_file.open("ab") as out:
             child = subprocess.Popen(
-                [sys.executable, "-P", "-m", "ministack"],
+                [sys.executable, "-P", "-m", PROCESS],
                 env=self._environment(port),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -180,13 +188,13 @@ class LocalAws:
             "HOME": str(self._state),
             "TMPDIR": str(self._state),
             "BIND_HOST": "127.0.0.1",
-            # Not GATEWAY_PORT: that one becomes part of the names under which queues are saved, and a
+            # Not GATEWAY_PORT: that one becomes part of the names under which queues are kept, and a
             # start on another port would not find them. EDGE_PORT only binds.
             "EDGE_PORT": str(port),
             "MINISTACK_REGION": REGION,
             "MINISTACK_ACCOUNT_ID": ACCOUNT,
             "SERVICES": ",".join(SERVICES),
-            "PERSIST_STATE": "1",
+            "PERSIST_STATE": "0",  # its own way saves only in an orderly end
             "STATE_DIR": str(self._state),
             "SFTP_ENABLED": "0",
             "IOT_MTLS_ENABLED": "0",
@@ -257,11 +265,11 @@ def _end(process: psutil.Process, timeout: float) -> None:
     """SIGTERM, then SIGKILL. psutil checks the start time, so a reused pid is never hit."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process.send_signal(signal.SIGTERM)
-        process.send_signal(signal.SIGCONT)  # one that is suspended must wake to save its queues
+        process.send_signal(signal.SIGCONT)  # one that is suspended must wake to end
         try:
             process.wait(timeout)
         except psutil.TimeoutExpired:
-            log.warning("the endpoint with pid %d ignored SIGTERM: killed, its queues are lost", process.pid)
+            log.warning("the endpoint with pid %d ignored SIGTERM: killed", process.pid)
             process.kill()
             process.wait(timeout)
 

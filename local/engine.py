@@ -26,6 +26,8 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from botocore.exceptions import BotoCoreError, ClientError
+
 from api.signing import JWKS_FILE, LOCAL, Signer
 from lambdas import wiring
 from local.checks import PlannedChecks
@@ -402,15 +404,15 @@ class Engine:
                     self._valkey.start()
                 self._launcher.keep()
                 if not self._aws.alive:
-                    log.warning("the AWS endpoint ended; starting it again without what was queued")
+                    log.warning("the AWS endpoint ended; starting it again with what was queued")
                     self._aws.restart()
                     self._restore_secrets()
                     self._aws.ensure_queues()
-            except (MusterError, RuntimeError, OSError) as failed:
+            except (MusterError, RuntimeError, OSError, BotoCoreError, ClientError) as failed:
                 log.warning("a part could not be started again (%s); trying again", failed)
 
     def _restore_secrets(self) -> None:
-        """An endpoint that was killed has lost what it kept in memory."""
+        """The paper broker may have another address since the endpoint was told."""
         if self._paper is not None:
             self._paper.restore(self._aws.client("secretsmanager"))
 

@@ -90,7 +90,8 @@ class ValkeyPool(WorkPool):
             rest = self.turn(worker_id, finished[_MOST:], claim, visibility)
             return Turn(first.accepted + rest.accepted, rest.claimed)
         now = self._clock.now()
-        look = abs(now - self._looked) > _LOOK_EVERY_S
+        # A turn that claims nothing looks for nothing: the next one must not think that it was done.
+        look = claim > 0 and abs(now - self._looked) > _LOOK_EVERY_S
         if look:
             self._looked = now
         until = int((now + visibility) * 1000)

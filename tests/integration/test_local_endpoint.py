@@ -15,9 +15,10 @@ from typing import Any
 
 import psutil
 import pytest
+from botocore.exceptions import ClientError
 
 from local.endpoint import LocalAws, arn
-from muster.blueprint import ORDER_TASKS, POOL_CLAIM, QUEUES, WORKER_CONTROL
+from muster.blueprint import ORDER_TASKS, POOL_CLAIM, QUEUES, WORKER_CONTROL, WORKER_CONTROL_DLQ
 from muster.errors import Refused
 
 #: Starts an endpoint as an engine does, says its pid, and waits to be killed.
@@ -130,6 +131,7 @@ def test_an_endpoint_that_died_is_replaced(folder: Path) -> None:
     second = LocalAws(folder).start()
     assert not second.adopted
     assert second.pid != first.pid
+    assert second.port == first.port, "whoever knows the address goes on"
     second.stop()
 
 
@@ -165,16 +167,108 @@ def test_an_orderly_stop_keeps_what_is_queued_whatever_the_next_port_is(folder: 
     second.stop()
 
 
-def test_what_was_handled_does_not_come_back_after_a_power_cut(folder: Path) -> None:
-    first = LocalAws(folder).start()
-    send(first, "handled")
-    first.stop()
-    second = LocalAws(folder).start()
-    assert second.pid is not None
-    os.kill(second.pid, signal.SIGKILL)
-    third = LocalAws(folder).start()
-    assert bodies(third) == []
-    third.stop()
+def killed(aws: LocalAws) -> None:
+    assert aws.pid is not None
+    process = psutil.Process(aws.pid)
+    process.kill()
+    process.wait(10)
+
+
+def test_a_killed_endpoint_is_back_with_every_message_in_order_and_every_secret(folder: Path) -> None:
+    aws = LocalAws(folder).start()
+    url = aws.ensure_queues()[WORKER_CONTROL.name]
+    for number in range(12):
+        send(aws, f"m{number}", dedup=str(number))
+    sqs, secrets = aws.client("sqs"), aws.client("secretsmanager")
+    sqs.send_message_batch(
+        QueueUrl=url,
+        Entries=[
+            {"Id": "0", "MessageBody": "m12", "MessageGroupId": "u1", "MessageDeduplicationId": "12"},
+            {"Id": "1", "MessageBody": "a repeat", "MessageGroupId": "u1", "MessageDeduplicationId": "12"},
+        ],
+    )
+    secrets.create_secret(Name="broker/u1", SecretString="old")
+    secrets.put_secret_value(SecretId="broker/u1", SecretString="new")
+    gone = secrets.create_secret(Name="broker/u2", SecretString="gone")["ARN"]
+    secrets.delete_secret(SecretId=gone, ForceDeleteWithoutRecovery=True)
+    killed(aws)
+    aws.restart()
+    # Not created anew: whoever sends at once, before anybody has looked after the queues, is served.
+    sqs.send_message(QueueUrl=url, MessageBody="m13", MessageGroupId="u1", MessageDeduplicationId="13")
+    sqs.send_message(QueueUrl=url, MessageBody="a repeat", MessageGroupId="u1", MessageDeduplicationId="0")
+    assert bodies(aws) + bodies(aws) == [f"m{number}" for number in range(10)], "a group waits for its first"
+    told = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["VisibilityTimeout"])["Attributes"]
+    assert told["VisibilityTimeout"] == str(int(WORKER_CONTROL.visibility.total_seconds()))
+    assert secrets.get_secret_value(SecretId="broker/u1")["SecretString"] == "new"
+    assert [one["Name"] for one in secrets.list_secrets()["SecretList"]] == ["broker/u1"]
+    aws.stop()
+
+
+def test_what_was_handled_does_not_come_back_after_a_kill(folder: Path) -> None:
+    aws = LocalAws(folder).start()
+    url, sqs = aws.ensure_queues()[WORKER_CONTROL.name], aws.client("sqs")
+    for number in range(4):
+        send(aws, f"m{number}", dedup=str(number))
+    first, *rest = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=3)["Messages"]
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=first["ReceiptHandle"])
+    sqs.delete_message_batch(
+        QueueUrl=url,
+        Entries=[{"Id": str(n), "ReceiptHandle": one["ReceiptHandle"]} for n, one in enumerate(rest)],
+    )
+    killed(aws)
+    aws.restart()
+    assert bodies(aws) == ["m3"]
+    sqs.purge_queue(QueueUrl=url)
+    killed(aws)
+    aws.restart()
+    assert bodies(aws) == []
+    aws.stop()
+
+
+def test_a_message_that_was_given_up_stays_given_up_after_a_kill(folder: Path) -> None:
+    aws = LocalAws(folder).start()
+    urls, sqs = aws.ensure_queues(), aws.client("sqs")
+    send(aws, "poison")
+    for _ in range(WORKER_CONTROL.max_receives + 1):
+        for message in sqs.receive_message(QueueUrl=urls[WORKER_CONTROL.name]).get("Messages", ()):
+            sqs.change_message_visibility(
+                QueueUrl=urls[WORKER_CONTROL.name],
+                ReceiptHandle=message["ReceiptHandle"],
+                VisibilityTimeout=0,
+            )
+    killed(aws)
+    aws.restart()
+    assert bodies(aws) == []
+    (parked,) = sqs.receive_message(QueueUrl=urls[WORKER_CONTROL_DLQ.name])["Messages"]
+    assert parked["Body"] == "poison"
+    aws.stop()
+
+
+def test_half_a_message_is_one_that_nobody_was_told_of(folder: Path) -> None:
+    aws = LocalAws(folder).start()
+    send(aws, "whole")
+    killed(aws)
+    (folder / "aws" / "queues" / WORKER_CONTROL.name / "half.json").write_text('{"id": "ha')
+    aws.restart()
+    assert bodies(aws) == ["whole"]
+    aws.stop()
+
+
+def test_a_message_that_cannot_be_kept_is_refused(folder: Path) -> None:
+    aws = LocalAws(folder).start()
+    aws.ensure_queues()
+    assert aws.pid is not None
+    process = psutil.Process(aws.pid)
+    _, hard = process.rlimit(psutil.RLIMIT_FSIZE)
+    process.rlimit(psutil.RLIMIT_FSIZE, (0, hard))
+    url = aws.client("sqs").get_queue_url(QueueName=WORKER_CONTROL.name)["QueueUrl"]
+    message = {"QueueUrl": url, "MessageBody": "x", "MessageGroupId": "u1", "MessageDeduplicationId": "1"}
+    with pytest.raises(ClientError, match="could not be kept"):
+        aws.client("sqs").send_message(**message)
+    process.rlimit(psutil.RLIMIT_FSIZE, (hard, hard))
+    aws.client("sqs").send_message(**message)
+    assert bodies(aws) == ["x"]
+    aws.stop()
 
 
 def test_a_port_of_somebody_else_is_refused_with_the_way_out(folder: Path) -> None:

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import fakeredis
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
+import muster.store as core_store
+from muster.store import Step
+
+ROOT = Path(__file__).parents[2]
+
 #: Many histories where a step costs microseconds, fewer where it is a round trip to the real server.
 STORES = [("fakeredis", 60), ("valkey", 15)]
 
 
-def run(machine: Callable[[], RuleBasedStateMachine], examples: int, steps: int = 30) -> None:
-    """The same histories on every machine and every run: a red run is red again."""
+def run(
+    machine: Callable[[], RuleBasedStateMachine],
+    examples: int,
+    steps: int = 30,
+    scripts: Iterable[str] = (),
+) -> None:
+    """The same histories on every machine and every run: a red run is red again. `scripts` are the Lua files
+    that these histories stand for, and each of them must have been run in one."""
     profile = settings(
         max_examples=examples,
         stateful_step_count=steps,
@@ -25,7 +38,27 @@ def run(machine: Callable[[], RuleBasedStateMachine], examples: int, steps: int 
         print_blob=False,
         suppress_health_check=list(HealthCheck),
     )
-    run_state_machine_as_test(machine, settings=profile)
+    ran: set[str] = set()
+    words = core_store._words
+
+    def noting(step: Step[Any]) -> tuple[Any, ...]:
+        if step.script is not None:
+            ran.add(named(step.script))
+        return words(step)
+
+    with patch.object(core_store, "_words", noting):
+        run_state_machine_as_test(machine, settings=profile)
+    assert set(scripts) <= ran, f"in no history: {sorted(set(scripts) - ran)}"
+
+
+def named(script: Path) -> str:
+    """A Lua file as the machines name it: `muster/lua/take_mark`."""
+    return script.resolve().relative_to(ROOT).with_suffix("").as_posix()
+
+
+def of(folder: str, *names: str) -> frozenset[str]:
+    """Lua files of one folder, by name."""
+    return frozenset(f"{folder}/{name}" for name in names)
 
 
 def client_of(kind: str, request: pytest.FixtureRequest) -> Any:

@@ -16,11 +16,14 @@ from muster.jobs.model import retry_delay
 from muster.jobs.ports import WorkPool
 from muster.jobs.valkey import ValkeyPool
 from muster.store import Store
-from tests.simulation.machines import client_of, run
+from tests.simulation.machines import client_of, of, run
 
+SCRIPTS = of("muster/jobs/lua", "cancel", "extend", "push", "report", "requeue", "settle", "trim", "turn")
 workers = st.sampled_from(["w1", "w2"])
 recent = st.integers(0, 3)
 VISIBILITY = 60.0
+#: The backends whose steps are Lua.
+ON_VALKEY = ("fakeredis", "valkey")
 
 
 @dataclass
@@ -208,7 +211,7 @@ OPEN = ("pending", "claimed")
 def pools(kind: str, request: pytest.FixtureRequest, folder: Path) -> Callable[[FakeClock], WorkPool]:
     """Makes an empty pool of that kind, every time."""
     made = iter(range(10**6))
-    client = client_of(kind, request) if kind in ("fakeredis", "valkey") else None
+    client = client_of(kind, request) if kind in ON_VALKEY else None
 
     def fresh_pool(clock: FakeClock) -> WorkPool:
         if client is not None:
@@ -228,7 +231,20 @@ def test_every_history_of_a_job_pool_follows_the_model(
     kind: str, examples: int, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     fresh_pool = pools(kind, request, tmp_path)
-    run(lambda: JobsMachine(fresh_pool), examples)
+    run(lambda: JobsMachine(fresh_pool), examples, scripts=SCRIPTS if kind in ON_VALKEY else ())
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "valkey"])
+def test_a_turn_that_claims_nothing_does_not_let_a_due_job_wait_behind_a_newer_one(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    clock = FakeClock()
+    pool = pools(kind, request, tmp_path)(clock)
+    due = pool.push_many([NewJob("due", delay=10.0)])
+    clock.advance(10.0)
+    pool.turn("w1", [], 0, VISIBILITY)
+    pool.push("newer")
+    assert [item.id for item in pool.turn("w1", [], 1, VISIBILITY).claimed] == due
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "valkey"])

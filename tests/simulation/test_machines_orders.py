@@ -32,8 +32,17 @@ from muster.order_steps import (
     report_refused,
 )
 from muster.store import Store
-from tests.simulation.machines import STORES, client_of, run
+from tests.simulation.machines import STORES, client_of, of, run
 
+SCRIPTS = of(
+    "muster/lua",
+    "accept_order",
+    "begin_order",
+    "cancel_order",
+    "list_orders",
+    "record_order",
+    "unverified_order",
+)
 USER = "u1"
 numbers = st.integers(0, 1)
 wants = st.sampled_from(["running", "running", "running", "stopped"])
@@ -291,4 +300,4 @@ def test_every_history_of_the_order_scripts_follows_the_model(
     kind: str, examples: int, request: pytest.FixtureRequest
 ) -> None:
     store = Store(client_of(kind, request))
-    run(lambda: OrdersMachine(store), examples, steps=40)
+    run(lambda: OrdersMachine(store), examples, steps=40, scripts=SCRIPTS)

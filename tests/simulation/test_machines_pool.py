@@ -11,10 +11,22 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from api.fleet import Fleet
 from muster import keys, steps
+from muster.settings import Settings
 from muster.store import Store
-from tests.simulation.machines import STORES, client_of, run
+from tests.simulation.machines import STORES, client_of, of, run
 
+SCRIPTS = of(
+    "muster/lua",
+    "bind_launch",
+    "leave_pool",
+    "plan_pool",
+    "pool_beat",
+    "release_slot",
+    "reserve_slot",
+    "take_slot",
+) | of("api/lua", "read_pool")
 POOL = "p"
 versions = st.sampled_from(["v1", "v1", "v1", "v2"])
 names = st.integers(0, 5)
@@ -27,6 +39,7 @@ class PoolMachine(RuleBasedStateMachine):
         super().__init__()
         self.store = store
         self.store.client.flushall()
+        self.fleet = Fleet(store, None, Settings(pool=POOL, pool_target=9))
         self.idle: dict[str, str] = {}  # worker -> version
         self.claims: set[str] = set()
         self.launching: dict[str, str] = {}  # launch -> task, '' until it is bound
@@ -170,10 +183,20 @@ class PoolMachine(RuleBasedStateMachine):
         bound = {launch: task for launch, task in self.launching.items() if task}
         assert tasks == {worker: f"task-{worker}" for worker in self.idle} | bound, "a task nobody owns"
 
+    @invariant()
+    def a_person_sees_the_living_and_only_them(self) -> None:
+        seen = self.fleet.pool()
+        assert (seen.idle, seen.outstanding, seen.launching) == (
+            len(self.idle.keys() - self.over),
+            len(self.claims - self.over),
+            len(self.launching.keys() - self.over),
+        )
+        assert (seen.target, seen.version or "") == (9 if self.target is None else self.target, self.version)
+
 
 @pytest.mark.parametrize(("kind", "examples"), STORES)
 def test_every_history_of_the_pool_follows_the_model(
     kind: str, examples: int, request: pytest.FixtureRequest
 ) -> None:
     store = Store(client_of(kind, request))
-    run(lambda: PoolMachine(store), examples)
+    run(lambda: PoolMachine(store), examples, scripts=SCRIPTS)

@@ -10,8 +10,9 @@ from muster.clock import FakeClock
 from muster.jobs.model import LIVE, WorkerRegistration, WorkerStatus
 from muster.jobs.valkey_workers import ValkeyRegistration
 from muster.store import Store
-from tests.simulation.machines import STORES, client_of, run
+from tests.simulation.machines import STORES, client_of, of, run
 
+SCRIPTS = of("muster/jobs/lua", "beat", "register", "status")
 names = st.sampled_from(["w0", "w1", "w2", "w3"])
 pools = st.sampled_from(["a", "b"])
 totals = st.integers(0, 3)
@@ -114,4 +115,4 @@ def test_every_history_of_the_registration_scripts_follows_the_model(
     kind: str, examples: int, request: pytest.FixtureRequest
 ) -> None:
     store = Store(client_of(kind, request))
-    run(lambda: RegistryMachine(store), examples)
+    run(lambda: RegistryMachine(store), examples, scripts=SCRIPTS)

@@ -19,8 +19,23 @@ from muster import blueprint, keys, steps
 from muster.model import Assignment, Cause, Via
 from muster.steps import Begin, Settled
 from muster.store import Store
-from tests.simulation.machines import client_of, run
+from tests.simulation.machines import client_of, of, run
 
+SCRIPTS = of(
+    "muster/lua",
+    "abort_start",
+    "beat_mark",
+    "begin_start",
+    "begin_stop",
+    "bind_start",
+    "drop_mark",
+    "forget_user",
+    "glance",
+    "note_missing",
+    "read_user",
+    "take_mark",
+    "task_stopped",
+)
 USER = "u1"
 HEALTHY_MS = steps.ms(blueprint.HEALTHY_AFTER)
 
@@ -456,4 +471,4 @@ def test_every_history_of_one_user_follows_the_model(
     kind: str, examples: int, request: pytest.FixtureRequest
 ) -> None:
     store = Store(client_of(kind, request))
-    run(lambda: UserMachine(store), examples)
+    run(lambda: UserMachine(store), examples, scripts=SCRIPTS)
