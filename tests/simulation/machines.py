@@ -39,14 +39,14 @@ def run(
         suppress_health_check=list(HealthCheck),
     )
     ran: set[str] = set()
-    words = core_store._words
+    words = core_store.words_of
 
     def noting(step: Step[Any]) -> tuple[Any, ...]:
         if step.script is not None:
             ran.add(named(step.script))
         return words(step)
 
-    with patch.object(core_store, "_words", noting):
+    with patch.object(core_store, "words_of", noting):
         run_state_machine_as_test(machine, settings=profile)
     assert set(scripts) <= ran, f"in no history: {sorted(set(scripts) - ran)}"
 

@@ -30,7 +30,6 @@ SCRIPTS = of(
     "bind_start",
     "drop_mark",
     "forget_user",
-    "glance",
     "note_missing",
     "read_user",
     "take_mark",
