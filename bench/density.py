@@ -29,7 +29,7 @@ from muster import blueprint, keys
 #: What a bare process costs, for comparison: the modules, then its PSS.
 REFERENCES = {"bare Python": "sys", "with redis": "redis", "with boto3": "redis, boto3"}
 MIB = 1024
-#: Waiting forked workers. What they share with the fork server counts by its share, so a few would look large.
+#: Waiting forked workers. What they share with the fork server counts by its share: of a few, much.
 WAITING = 60
 GOALS = {
     "exec_idle_pss_vs_30_mib": 1.0,
