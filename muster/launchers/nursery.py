@@ -2,7 +2,7 @@
 
     python -m muster.launchers.nursery <control fd> <lock fd> <module:function> [module ...]
 
-It imports the modules, freezes its heap (so that a child shares it instead of copying it) and answers
+It imports the modules, packs and freezes its heap (so that a child shares it, not copies it) and answers
 requests on the control socket, one JSON message each:
 
     {"argv", "env", "log", "cwd"} -> {"pid"} a child runs `function` | {"stale"} its code has changed on the
