@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from cryptography.fernet import Fernet
 from ministack.core.responses import get_account_id, get_region
 from ministack.services import secretsmanager, sqs
 
@@ -29,6 +30,8 @@ Action = Callable[[dict[str, Any], str], dict[str, Any]]
 
 #: What a queue is, beside its messages.
 _QUEUE = "queue.json"
+#: What opens the secrets.
+_KEY = "key"
 #: Actions on secrets that change none.
 _READS = ("Get", "List", "Describe", "BatchGet", "Validate")
 
@@ -88,10 +91,8 @@ class Queues:
             answer = action(data, url)
             queue = sqs._get_q(answer.get("QueueUrl") or data.get("QueueUrl", url))
             plain = {key: value for key, value in queue.items() if key not in ("messages", "dedup_cache")}
-            _write(
-                self._path(queue, _QUEUE),
-                {"account": get_account_id(), "region": get_region(), "queue": plain},
-            )
+            kept = {"account": get_account_id(), "region": get_region(), "queue": plain}
+            _write(self._path(queue, _QUEUE), json.dumps(kept).encode())
             return answer
 
         return act
@@ -153,16 +154,24 @@ class Queues:
 
 class Secrets:
     """One file per secret. A worker that finds no credentials gives up for good, so an endpoint that is back
-    must not answer without them."""
+    must not answer without them.
+
+    Encrypted, as AWS keeps them: whoever searches, copies or sends the folder's files meets no credentials.
+    The key lies beside them, for the owner's eyes only, so this is no guard against the owner of the files.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        key = folder / _KEY
+        if not key.exists():
+            _write(key, Fernet.generate_key())
+        self._cipher = Fernet(key.read_bytes())
 
     def restore(self) -> None:
-        for path in self._folder.glob("*.json"):
-            if kept := _read(path):
-                secret = kept["secret"]
-                secretsmanager._secrets.set_scoped(kept["account"], kept["region"], secret["Name"], secret)
+        for path in self._folder.glob("*.secret"):
+            kept = json.loads(self._cipher.decrypt(path.read_bytes()))
+            secret = kept["secret"]
+            secretsmanager._secrets.set_scoped(kept["account"], kept["region"], secret["Name"], secret)
 
     def install(self) -> None:
         self._handle = secretsmanager.handle_request
@@ -183,11 +192,12 @@ class Secrets:
 
     def _keep(self, name: str) -> None:
         secret = secretsmanager._resolve(name)[1]
-        path = self._folder / f"{hashlib.sha256(name.encode()).hexdigest()}.json"
+        path = self._folder / f"{hashlib.sha256(name.encode()).hexdigest()}.secret"
         if secret is None:
             path.unlink(missing_ok=True)
         else:
-            _write(path, {"account": get_account_id(), "region": get_region(), "secret": secret})
+            kept = {"account": get_account_id(), "region": get_region(), "secret": secret}
+            _write(path, self._cipher.encrypt(json.dumps(kept).encode()))
 
 
 def _remembered(messages: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -214,12 +224,12 @@ def _read(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _write(path: Path, value: dict[str, Any]) -> None:
+def _write(path: Path, content: bytes) -> None:
     """Whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = path.with_suffix(".tmp")
     draft.touch(mode=0o600)
-    draft.write_text(json.dumps(value), encoding="utf-8")
+    draft.write_bytes(content)
     draft.replace(path)
 
 
