@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from local.valkey import free_port
+from local.valkey import free_port, port_in_use
 from muster.blueprint import QUEUES, Queue
 from muster.errors import Refused
 
@@ -37,6 +36,7 @@ PROCESS = "local.aws_process"
 #: How long the endpoint may take to end: 0.1 s idle, 3 s with a long poll open.
 STOP_S = 20.0
 _POLL_S = 0.02
+_DYING_S = 5.0
 #: Start times are told by the wall clock, which may be set a little between two readings.
 _SAME_START_S = 2.0
 
@@ -135,7 +135,13 @@ class LocalAws:
             port = int(json.loads(self._record.read_text(encoding="utf-8"))["port"])
         except (FileNotFoundError, ValueError, KeyError):
             return 0
-        return 0 if _taken(port) else port
+        # The threads of a killed process may hold its socket for a moment after it counts as dead.
+        deadline = time.monotonic() + _DYING_S
+        while taken := port_in_use(port):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_S)
+        return 0 if taken else port
 
     def _adopt(self, timeout: float) -> bool:
         try:
@@ -156,7 +162,7 @@ class LocalAws:
 
     def _launch(self, timeout: float) -> None:
         port = self.port or free_port()
-        if _taken(port):
+        if port_in_use(port):
             raise Refused(
                 f"port {port} is in use by another program: choose another with --aws-port, 0 for any"
             )
@@ -249,16 +255,6 @@ def _answers(port: int) -> bool:
         return connection.getresponse().status == http.client.OK
     finally:
         connection.close()
-
-
-def _taken(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return True
-    return False
 
 
 def _end(process: psutil.Process, timeout: float) -> None:

@@ -45,7 +45,7 @@ def free_port() -> int:
     one of those could take it before the server does. (A cluster's bus, 10000 above, stays in range too.)"""
     while True:
         port = 10_000 + secrets.randbelow(20_000)
-        if not _in_use(port):
+        if not port_in_use(port):
             return port
 
 
@@ -74,7 +74,7 @@ class EmbeddedValkey:
         if self._persist and self._adopt():
             return self
         self.port = self.port or free_port()
-        if _in_use(self.port):
+        if port_in_use(self.port):
             raise Refused(
                 f"port {self.port} is in use by another program: choose another with --valkey-port, 0 for any"
             )
@@ -165,7 +165,8 @@ class EmbeddedValkey:
         self.process = self._child = None
 
 
-def _in_use(port: int) -> bool:
+def port_in_use(port: int) -> bool:
+    """Somebody listens there, or a program that was killed has not quite ended."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
