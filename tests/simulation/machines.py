@@ -10,6 +10,7 @@ from unittest.mock import patch
 import fakeredis
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import engine
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 import muster.store as core_store
@@ -19,6 +20,10 @@ ROOT = Path(__file__).parents[2]
 
 #: Many histories where a step costs microseconds, fewer where it is a round trip to the real server.
 STORES = [("fakeredis", 60), ("valkey", 15)]
+
+#: Soon is better than short: the 300 s of the library are beyond the time limit
+#: of a test, which would then end without a word of what broke.
+SHRINK_S = 20
 
 
 def run(
@@ -46,7 +51,10 @@ def run(
             ran.add(named(step.script))
         return words(step)
 
-    with patch.object(core_store, "words_of", noting):
+    with (
+        patch.object(core_store, "words_of", noting),
+        patch.object(engine, "MAX_SHRINKING_SECONDS", SHRINK_S),
+    ):
         run_state_machine_as_test(machine, settings=profile)
     assert set(scripts) <= ran, f"in no history: {sorted(set(scripts) - ran)}"
 
