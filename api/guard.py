@@ -8,8 +8,8 @@ it, a router's 404 included, answers somebody without a token.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping
 
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -38,6 +38,7 @@ _SECURITY_HEADERS = [
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cache-control", b"no-store"),
 ]
+_SECURITY_NAMES = frozenset(name for name, _ in _SECURITY_HEADERS)
 
 
 class Guard:
@@ -70,14 +71,14 @@ class _Visit:
 
     async def run(self, app: ASGIApp, auth: Authenticator, limits: Limits) -> None:
         scope = self._scope
-        headers = Headers(scope=scope)
+        headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # of those that came twice, the first
         try:
             if scope["path"] not in OPEN_PATHS:
                 principal = await _principal(auth, headers)
                 scope.setdefault("state", {})["principal"] = principal
                 await self._take(limits, principal)
-            length = headers.get("content-length", "0")
-            if length.isdecimal() and int(length) > MAX_BODY_BYTES:
+            length = headers.get(b"content-length")
+            if length is not None and length.isdigit() and int(length) > MAX_BODY_BYTES:
                 raise _Answer(problem(413, TOO_LARGE))
             await app(scope, self._receive_limited, self._send_guarded)
         except _Answer as refused:
@@ -116,11 +117,7 @@ class _Visit:
             self._started = True
             if (audited := self._scope.get("state", {}).get("audited")) is not None:
                 await self._audit.end(audited, int(message["status"]))
-            present = {name for name, _ in message.get("headers", ())}
-            message["headers"] = [
-                *message.get("headers", ()),
-                *(header for header in _SECURITY_HEADERS if header[0] not in present),
-            ]
+            message["headers"] = _secured(message.get("headers", ()))
         await self._send(message)
 
     async def _receive_limited(self) -> Message:
@@ -139,6 +136,15 @@ class _Visit:
         return message
 
 
+def _secured(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """With every security header that the answer does not set itself."""
+    answer = [*headers]
+    if _SECURITY_NAMES.isdisjoint([name for name, _ in answer]):
+        return answer + _SECURITY_HEADERS
+    present = {name for name, _ in answer}
+    return answer + [header for header in _SECURITY_HEADERS if header[0] not in present]
+
+
 class _Answer(Exception):
     """The visit ends here, with this."""
 
@@ -146,8 +152,8 @@ class _Answer(Exception):
         self.response = response
 
 
-async def _principal(auth: Authenticator, headers: Headers) -> Principal:
-    scheme, _, token = headers.get("authorization", "").partition(" ")
+async def _principal(auth: Authenticator, headers: Mapping[bytes, bytes]) -> Principal:
+    scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise _Answer(_not_known("a bearer token is needed: 'Authorization: Bearer <token>'", "Bearer"))
     try:

@@ -17,9 +17,11 @@ from muster import steps
 from muster.blueprint import API_LIMITS, CallBucket
 from muster.clock import Clock, SystemClock
 from muster.errors import TryLater
+from muster.store import Step
 
-#: Bearers remembered as empty; forgetting them all only means asking the store again.
+#: Bearers remembered, as empty or by their bucket; forgetting them all only means asking again.
 _REMEMBERED = 10_000
+_Bucket = tuple[str, Step[tuple[str, ...]]]
 
 
 class Limits:
@@ -29,19 +31,30 @@ class Limits:
         self._store = store
         self._clock = clock or SystemClock()
         self._empty: dict[str, float] = {}
+        #: The bucket of each bearer, of reads and of changes, and the step that draws from it.
+        self._buckets: tuple[dict[Principal, _Bucket], dict[Principal, _Bucket]] = ({}, {})
 
     def take(self, who: Principal, *, change: bool) -> Taken:
         """Ask for one; the answer travels with whatever else is asked of the store at this moment."""
+        known = self._buckets[change]
+        name, step = known.get(who) or self._remember(known, who, change)
+        if self._empty:
+            until = self._empty.get(name)
+            if until is not None and (left := until - self._clock.monotonic()) > 0:
+                return Taken(self, name, None, left)
+            self._empty.pop(name, None)
+        return Taken(self, name, self._store.soon(step), 0)
+
+    def _remember(self, known: dict[Principal, _Bucket], who: Principal, change: bool) -> _Bucket:
         limit = API_LIMITS[who.role.value]
         rate = limit.changes if change else limit.reads
         # A digest: a subject may hold anything, a key may not.
         name = f"{who.role.value}:{blake2b(who.subject.encode(), digest_size=16).hexdigest()}"
         bucket = CallBucket(f"api:{'changes' if change else 'reads'}:{name}", rate.burst, rate.per_second)
-        until = self._empty.get(bucket.name)
-        if until is not None and (left := until - self._clock.monotonic()) > 0:
-            return Taken(self, bucket.name, None, left)
-        self._empty.pop(bucket.name, None)
-        return Taken(self, bucket.name, self._store.soon(steps.take_budget(bucket, 1, 0)), 0)
+        if len(known) >= _REMEMBERED:
+            known.clear()
+        known[who] = found = (bucket.name, steps.take_budget(bucket, 1, 0))
+        return found
 
     def found_empty(self, name: str, seconds: float) -> None:
         if len(self._empty) >= _REMEMBERED:

@@ -56,7 +56,8 @@ def known(view: UserView) -> bool:
 
 
 def worker_view(view: UserView) -> WorkerView:
-    mark, published, phase = view.mark, view.published, view.phase
+    mark, published = view.mark, view.published
+    phase = view.phase_by(published)
     pid = published.get("pid")
     return WorkerView(
         user_id=view.user,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -150,12 +151,16 @@ class UserView:
 
     @property
     def phase(self) -> Phase:
+        return self.phase_by(self.published)
+
+    def phase_by(self, published: Mapping[str, Any]) -> Phase:
+        """For whoever has read `published` already."""
         if self.want is Want.FAILED:
             return Phase.FAILED
         if self.want is not Want.RUNNING:
             return Phase.DRAINING if self.mark else Phase.STOPPED
         if (mark := self.live_mark) is not None:
-            if mark.ready_at_ms is None or self.published.get("phase") == Phase.CONNECTING:
+            if mark.ready_at_ms is None or published.get("phase") == Phase.CONNECTING:
                 return Phase.CONNECTING
             return Phase.READY
         if self.lease is not None:
