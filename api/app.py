@@ -2,8 +2,8 @@
 
 Routes are plain functions that FastAPI runs in its thread pool. The core is synchronous, and so is every
 fleet; a second, asynchronous set of clients would double the code for a read that takes one round trip. A
-store that hangs then holds a thread for its timeout, never the event loop, so health keeps answering. Status
-reads, the only ones that come in crowds, share threads and round trips (`api.together`).
+store that hangs then holds a thread for its timeout, never the event loop, so health keeps answering. What
+comes in crowds, status reads and commands of one user, shares round trips (`api.together`, `api.convoy`).
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from api import bulk, logs
+from api.convoy import Convoy
 from api.events import Feed
 from api.queues import Queues, with_dead_letters
 from api.roster import Roster
@@ -52,6 +53,8 @@ IDEMPOTENCY_S = 24 * 3600
 _ACCEPT_CHUNK = 500
 #: Calls to the queue at once, of a command for many users: a call takes ten of them and some milliseconds.
 _SENDERS = 8
+#: Calls to the queue at once, of commands for one user each: one that hangs does not hold up the rest.
+_TRIPS = 2
 #: The last starts are read again after this.
 _STARTS_AGE_S = 2.0
 
@@ -79,6 +82,7 @@ class Fleet:
         self._logs = logs
         self._clock = clock or SystemClock()
         self._commands = commands or SqsCommands(sqs, settings.queue_worker_control)
+        self._sending = Convoy(self._send, most=SQS_BATCH_MAX, trips=_TRIPS)
         self._queues = Queues(sqs, settings)
         self._roster = Roster(store, self._clock)
         self._feed = Feed(store.client, self._roster.touch)
@@ -87,7 +91,7 @@ class Fleet:
         self._starts_at = float("-inf")
         self._spans = Spans(settings.otlp_endpoint, "muster-api")
 
-    def command(
+    async def command(
         self,
         user_id: str,
         action: Action,
@@ -107,7 +111,7 @@ class Fleet:
         asked = {"action": action.value, "credentials_ref": credentials_ref, "reason": reason}
         # Validated before it is remembered: a key must never hold a command that cannot be sent.
         fresh = _command(user_id, asked | {"command_id": uuid.uuid4().hex}, issued_at_ms=0)
-        tag, issued_at, *first = self._store.one(_accept(fresh, asked, idempotency_key))
+        tag, issued_at, *first = await self.together.one(_accept(fresh, asked, idempotency_key))
         if tag == "repeated":
             remembered = json.loads(first[0])
             if {name: remembered[name] for name in asked} != asked:
@@ -118,11 +122,15 @@ class Fleet:
         else:
             remembered = asked | {"command_id": fresh.command_id}
         sent = _command(user_id, remembered, issued_at_ms=int(issued_at))
-        self._commands.send([sent])
-        self._nudge(WORKER_CONTROL.name)
+        await self._sending.join(sent)
         self._spans.add(trace_of(sent.command_id), "api", began, self._clock.now(), action=action.value)
         self._spans.flush_soon()
         return Accepted(sent.command_id, tag == "repeated")
+
+    def _send(self, commands: Sequence[Command]) -> Sequence[None]:
+        self._commands.send(commands)
+        self._nudge(WORKER_CONTROL.name)
+        return [None] * len(commands)
 
     async def worker(self, user_id: str) -> WorkerView | None:
         view = await self.together.one(steps.read_user(user_id))
@@ -161,8 +169,7 @@ class Fleet:
                 commands.append(_command(new.user_id, fields, issued_at_ms=int(issued_at)))
             tens = [commands[at : at + SQS_BATCH_MAX] for at in range(0, len(commands), SQS_BATCH_MAX)]
             with ThreadPoolExecutor(_SENDERS) as senders:
-                list(senders.map(self._commands.send, tens))
-            self._nudge(WORKER_CONTROL.name)
+                list(senders.map(self._send, tens))
 
     def explain(self, user_id: str) -> Explanation:
         return explanation(self._known(user_id, history=True))

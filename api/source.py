@@ -2,8 +2,8 @@
 
 Plain data out, a person's commands in. The docstrings are the contract; nothing here says how a fleet is
 kept. Methods may block for one short call to the store behind them (the API calls them from a thread),
-except `worker` and `events`, which are asynchronous: reads of one worker come in crowds, and a watcher stays
-for hours.
+except `command`, `worker` and `events`, which are asynchronous: commands and reads of one worker come in
+crowds, and a watcher stays for hours.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ class FleetSource(Protocol):
     may be repeated), `BadCommand` (the input can never work) and `Refused` or `NotFound` (nothing changed).
     """
 
-    def command(
+    async def command(
         self,
         user_id: str,
         action: Action,

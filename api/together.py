@@ -11,7 +11,8 @@ import asyncio
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
-from api.pipe import Asked, Pipe
+from api.convoy import Convoy
+from api.pipe import Pipe
 from muster.store import Step, Store
 from muster.wire import plain_address
 
@@ -19,6 +20,8 @@ T = TypeVar("T")
 
 #: After a connection was lost or refused, the next is tried this much later.
 _RECONNECT_S = 1.0
+#: Steps in one round trip of a thread: it has one answer's time for all of them.
+_MOST = 1000
 
 
 class Together:
@@ -26,8 +29,7 @@ class Together:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._waiting: list[Asked] = []
-        self._sending: asyncio.Task[None] | None = None
+        self._threads: Convoy[Step[Any], Any] = Convoy(lambda steps: store.run(*steps), most=_MOST)
         self._pipe: Pipe | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._connect_at = 0.0
@@ -36,16 +38,20 @@ class Together:
         """The answer to come. Steps asked for before the next wait of this loop travel in the same trip."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
-        if step.script is not None and self._pipe is not None:
+        if self._pipe is not None and self._is_raw(step):
             self._pipe.ask((step, answer))
         else:
             if self._pipe is None and self._connecting is None and loop.time() >= self._connect_at:
                 self._connecting = asyncio.create_task(self._connect())
-            self._send([(step, answer)])
+            self._threads.add([(step, answer)])
         return cast("asyncio.Future[T]", answer)
 
     async def one(self, step: Step[T]) -> T:
         return await self.soon(step)
+
+    def _is_raw(self, step: Step[Any]) -> bool:
+        """Is the reply parsed as it comes? The client makes something else of some commands' replies."""
+        return step.script is not None or step.args[0] not in self.store.client.response_callbacks
 
     async def _connect(self) -> None:
         """A pipe, where the store's address is one that needs no more than a connection."""
@@ -57,7 +63,7 @@ class Together:
                 return
             with suppress(OSError, TimeoutError):
                 async with asyncio.timeout(address.timeout_s):
-                    pipe = Pipe(address.timeout_s, self._send, self._gone)
+                    pipe = Pipe(address.timeout_s, self._threads.add, self._gone)
                     await loop.create_connection(lambda: pipe, address.host, address.port)
                 self._pipe = pipe
         finally:
@@ -65,24 +71,3 @@ class Together:
 
     def _gone(self) -> None:
         self._pipe = None
-
-    def _send(self, asked: list[Asked]) -> None:
-        self._waiting += asked
-        if self._sending is None:
-            self._sending = asyncio.create_task(self._send_all())
-
-    async def _send_all(self) -> None:
-        """Every error goes to those who asked: this task has nobody to raise to."""
-        while self._waiting:
-            asked, self._waiting = self._waiting, []
-            try:
-                answers = await asyncio.to_thread(self.store.run, *(step for step, _ in asked))
-            except Exception as error:  # noqa: BLE001 - told to every asker
-                for _, answer in asked:
-                    if not answer.done():
-                        answer.set_exception(error)
-            else:
-                for (_, answer), value in zip(asked, answers, strict=True):
-                    if not answer.done():  # the asker may have gone
-                        answer.set_result(value)
-        self._sending = None

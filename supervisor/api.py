@@ -56,7 +56,7 @@ class SupervisorSource:
         self._fleet, self._store, self._keys, self._clock = fleet, store, keys, clock
         self._accepting = threading.Lock()
 
-    def command(
+    async def command(
         self,
         user_id: str,
         action: Action,
@@ -68,6 +68,9 @@ class SupervisorSource:
         """Done at once, so the order of acceptance is the order of effect. A repeated key does nothing."""
         if credentials_ref:
             raise Refused("credentials_ref: workers of one host get their settings from workers.yml")
+        return await asyncio.to_thread(self._carry_out, user_id, action, idempotency_key, reason)
+
+    def _carry_out(self, user_id: str, action: Action, idempotency_key: str, reason: str) -> Accepted:
         self._one(user_id)
         name = f"{self._keys.prefix}:worker:{user_id}:command:{idempotency_key}"
         content = f"{action.value} {reason}"
@@ -132,7 +135,7 @@ class SupervisorSource:
 
     def _command_all(self, user_ids: Sequence[str], order: BulkOrder, idempotency_key: str) -> None:
         for user_id in user_ids:
-            self.command(user_id, order.action, idempotency_key=idempotency_key, reason=order.reason)
+            self._carry_out(user_id, order.action, idempotency_key, order.reason)
 
     def pool(self) -> PoolView:
         return PoolView(name="none", target=0, idle=0, outstanding=0, launching=0, version=None)

@@ -74,7 +74,7 @@ def router(source: FleetSource) -> APIRouter:
         summary="Start, stop or restart a user's worker",
         dependencies=its,
     )
-    def command(
+    async def command(
         request: Request,
         user_id: User,
         action: Action,
@@ -82,7 +82,7 @@ def router(source: FleetSource) -> APIRouter:
         idempotency_key: IdempotencyKey = "",
     ) -> Accepted:
         said = body or CommandBody()
-        accepted = source.command(
+        accepted = await source.command(
             user_id,
             action,
             idempotency_key=idempotency_key,

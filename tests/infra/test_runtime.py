@@ -5,6 +5,7 @@ Every AWS call on the way is written down and compared with the role's synthesis
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -401,7 +402,7 @@ def test_the_api_commands_looks_redrives_and_purges_with_its_own_rights(
     fleet = ApiFleet(Store(own), aws(recorder.url, "sqs"), settings)
     fleet.check()
     store.run(steps.begin_start("u-seen", Cause.START, 1, "c-1"), steps.index_add("u-seen"))
-    assert fleet.command("u-new", Action.START, idempotency_key="k-1").command_id
+    assert asyncio.run(fleet.command("u-new", Action.START, idempotency_key="k-1")).command_id
     assert [worker.user_id for worker in fleet.workers(WorkerQuery()).workers] == ["u-seen"]
     assert fleet.explain("u-seen")
     assert fleet.set_pool_target(3)

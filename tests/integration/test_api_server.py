@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -161,7 +162,7 @@ def test_the_order_of_commands_is_the_stores_order_whichever_process_took_them(s
             monkeypatch.setattr(time, "time", lambda skew=skew, real=real: real() + skew)
             fleet = Fleet(store, sqs, settings)
             monkeypatch.setattr(fleet._commands, "send", sent.extend)
-            fleet.command("u1", action)
+            asyncio.run(fleet.command("u1", action))
             monkeypatch.setattr(time, "time", real)
         moments = [command.issued_at_ms for command in sent]
         assert moments == sorted(moments)

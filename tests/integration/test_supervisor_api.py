@@ -82,6 +82,16 @@ def test_a_repeated_key_is_the_same_command_and_never_overtakes(api, world):
     assert api.post("/v1/workers/A/restart", headers=key).status_code == 409
 
 
+def test_one_command_for_all_who_match_is_carried_out_for_each(api, world):
+    seen = api.get("/v1/bulk").json()
+    assert seen["some"] == ["A", "B"]
+    body = {"selection": seen["selection"], "reason": "the host is serviced"}
+    told = api.post("/v1/bulk/stop", json=body, headers={"Idempotency-Key": "all"})
+    assert (told.status_code, told.json()["users"]) == (202, 2)
+    world.pass_time(1)
+    assert {worker["want"] for worker in api.get("/v1/workers").json()["workers"]} == {"stopped"}
+
+
 def test_a_reload_and_a_broken_file(api, world):
     world.write("A", "C")
     assert api.post("/v1/reload").status_code == 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import httpx
@@ -130,12 +131,12 @@ def test_a_crash_between_remembering_and_sending_is_healed_by_the_repeat(world):
     store, sqs, settings = world
     broken = Fleet(store, DiesOnce(sqs, after_sending=False), settings)
     with pytest.raises(KeyboardInterrupt):
-        broken.command("u1", Action.START, idempotency_key="k1")
+        asyncio.run(broken.command("u1", Action.START, idempotency_key="k1"))
     assert sent(world) == []
     remembered = json.loads(store.client.get(store.client.keys("api:idempotency*")[0]).partition(" ")[2])
     # Somebody stops the user meanwhile; the repeat must not overtake that.
-    Fleet(store, sqs, settings).command("u1", Action.STOP)
-    healed = Fleet(store, sqs, settings).command("u1", Action.START, idempotency_key="k1")
+    asyncio.run(Fleet(store, sqs, settings).command("u1", Action.STOP))
+    healed = asyncio.run(Fleet(store, sqs, settings).command("u1", Action.START, idempotency_key="k1"))
     assert healed.repeated
     assert healed.command_id == remembered["command_id"]
     stop, start = sent(world)
@@ -146,10 +147,12 @@ def test_a_crash_between_remembering_and_sending_is_healed_by_the_repeat(world):
 def test_a_crash_after_sending_makes_the_repeat_the_same_message(world):
     store, sqs, settings = world
     with pytest.raises(KeyboardInterrupt):
-        Fleet(store, DiesOnce(sqs, after_sending=True), settings).command(
-            "u1", Action.START, idempotency_key="k1"
+        asyncio.run(
+            Fleet(store, DiesOnce(sqs, after_sending=True), settings).command(
+                "u1", Action.START, idempotency_key="k1"
+            )
         )
-    repeat = Fleet(store, sqs, settings).command("u1", Action.START, idempotency_key="k1")
+    repeat = asyncio.run(Fleet(store, sqs, settings).command("u1", Action.START, idempotency_key="k1"))
     # The queue has both sends within five minutes under one deduplication id: one message.
     (only,) = sent(world)
     assert only["command_id"] == repeat.command_id
@@ -177,7 +180,7 @@ def test_a_nudge_that_fails_does_not_fail_an_accepted_command(world, monkeypatch
         return real(step)
 
     monkeypatch.setattr(store, "one", one)
-    assert fleet.command("u1", Action.START).command_id == sent(world)[0]["command_id"]
+    assert asyncio.run(fleet.command("u1", Action.START)).command_id == sent(world)[0]["command_id"]
 
 
 @pytest.mark.parametrize(
