@@ -1,13 +1,15 @@
 """The worker that the peers of `bench.start` start: the same session as Muster's, without Muster around it.
 
 python -m bench.start_worker <user>      reads its secret, opens its paper session, sets its ready key, waits
-python -m bench.start_worker --waiting   has its connection open and serves every user handed to it: the limit
+python -m bench.start_worker --waiting   has its store open; for every user handed to it, it connects to the
+                                         broker's port, without a session, and sets the ready key: the limit
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from datetime import timedelta
 
@@ -22,9 +24,11 @@ def main() -> None:
     valkey = redis.Redis.from_url(os.environ["BENCH_VALKEY"], decode_responses=True)
     if sys.argv[1] == "--waiting":
         valkey.rpush("bench:waiting", os.getpid())
+        host, _, port = os.environ["BENCH_SERVER"].rpartition(":")
         while True:
             _, user = valkey.blpop(["bench:limit"])
-            valkey.eval(READY, 1, f"bench:ready:{user}")
+            with socket.create_connection((host, int(port))):
+                valkey.eval(READY, 1, f"bench:ready:{user}")
     serve(sys.argv[1], valkey)
 
 
