@@ -157,12 +157,19 @@ class AwsClient:
         self, connection: http.client.HTTPConnection, body: bytes, headers: dict[str, str]
     ) -> tuple[int, bytes]:
         try:
-            connection.request("POST", "/", body, headers)
-            response = connection.getresponse()
+            # In one piece: http.client sends a body after its headers, which costs both sides a second look.
+            lines = ["POST / HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+            head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""])
+            connection.sock.sendall(head.encode("latin-1") + body)
+            response = http.client.HTTPResponse(connection.sock, method="POST")
+            response.begin()
             answer = response.status, response.read()
         except BaseException:
             connection.close()
             raise
+        if response.will_close:
+            connection.close()
+            return answer
         with self._lock:
             self._kept.append(connection)
         return answer

@@ -106,6 +106,7 @@ def serve(
     try:
         try:
             session.open(ctx)
+            control.listen()
             heart.ready = True
             ctx.publish(phase=Phase.READY.value)
             when_ready()

@@ -248,5 +248,31 @@ def test_the_control_channel_stops_only_whom_it_means_and_survives_the_rest(
     w, clock = wt
     worker = serving(w, clock)
     stopped: list[str] = []
-    Control(BrokenClient(body), worker.given, stopped.append, worker.log.append).wait(0.01)
+    control = Control(BrokenClient(body), worker.given, stopped.append, worker.log.append)
+    control.listen()
+    control.wait(0.01)
     assert bool(stopped) == stops
+
+
+def test_the_channel_is_heard_before_ready_and_of_a_session_that_takes_long_all_the_same(
+    wt: tuple[World, VirtualTime],
+) -> None:
+    w, clock = wt
+    worker = serving(w, clock)
+    heard: list[str] = []
+    control = Control(w.store.client, worker.given, heard.append, worker.log.append)
+
+    def listeners() -> int:
+        ((_, number),) = w.store.client.pubsub_numsub(keys.CONTROL)
+        return int(number)
+
+    control.wait(0.01)
+    assert listeners() == 0, "nothing is asked of the store on a start's way"
+    control.listen()
+    assert listeners() == 1
+    w.store.client.publish(keys.CONTROL, '{"action":"SHUTDOWN"}')
+    control.wait(0.2)
+    assert heard == ["SHUTDOWN"]
+    slow = Control(w.store.client, worker.given, heard.append, worker.log.append)
+    slow.wait(0.3)
+    assert listeners() == 2, "the heart does not wait for the session for ever"
