@@ -117,6 +117,7 @@ def from_settings(settings: Settings) -> Wiring:
             version=settings.version,
             wake_pool=lambda: _wake(functions, settings.fn_pool_manager, {"source": "muster.claim"}),
             spans=spans,
+            repairs=launcher(Priority.REPAIR),
         )
 
     def invoke_batches(batches: Sequence[Batch]) -> None:

@@ -36,3 +36,5 @@ class Deps:
     #: Ask for a pool_manager run now. Best effort: the schedule is the safety net.
     wake_pool: Callable[[], None]
     spans: Spans = NO_SPANS
+    #: Launches the repairs of a batch, where calls draw on a budget: people's starts come before them.
+    repairs: Launcher | None = None

@@ -21,6 +21,7 @@ from muster.commands import Action, Command
 from muster.deps import Deps
 from muster.errors import MusterError, Refused, TryLater
 from muster.launchers.port import Launch, NewAttempt, TaskKind
+from muster.model import Cause
 from muster.store import Step
 from muster.traces import trace_of
 
@@ -180,8 +181,10 @@ def _launch(starts: list[_Start], deps: Deps) -> dict[str, Result]:
     launched: list[tuple[_Start, str]] = []
     for start in starts:
         user, epoch = start.command.user_id, start.begin.epoch
+        repairs = start.command.start_cause is Cause.REPAIR
+        launcher = deps.repairs if repairs and deps.repairs is not None else deps.launcher
         try:
-            task_id = deps.launcher.run(start.launch())
+            task_id = launcher.run(start.launch())
         except NewAttempt as used_up:
             follow_ups.append(steps.abort_start(user, epoch, str(used_up), again=True))
             results[user] = used_up

@@ -255,6 +255,7 @@ class World:
             pool=self.pool,
             version=self.version,
             wake_pool=self.functions.wake_pool,
+            repairs=self._launcher(Priority.REPAIR),
         )
 
     @property

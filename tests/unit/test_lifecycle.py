@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -281,6 +282,24 @@ def test_a_store_that_is_away_fails_every_command_and_loses_none(w: World) -> No
     assert all(isinstance(result, TryLater) for result in w.apply(*batch))
     w.store.client.connection_pool.connection_kwargs["server"].connected = True
     assert w.apply(*batch) == [Outcome.LAUNCHED, Outcome.STOPPED]
+
+
+def test_a_repair_is_launched_on_what_people_leave_and_waits_where_they_leave_nothing(w: World) -> None:
+    """Of one batch: the repair draws on the budget, the start beside it does not."""
+    w.apply(command("start", "u1"))
+    lost = w.user("u1")
+    assert lost.lease is not None
+    w.store.client.delete(keys.starting("u1"))
+    repairs = fake.FakeLauncher(w.deps.clock)
+    repairs.plan(fake.throttled())
+    deps = dataclasses.replace(w.deps, repairs=repairs)
+    repair = command("restart", "u1", seen_epoch=lost.epoch, cause=Cause.REPAIR)
+    waits, started = apply([repair, command("start", "u2")], deps)
+    assert isinstance(waits, TryLater)
+    assert started == Outcome.LAUNCHED
+    assert apply([repair], deps) == [Outcome.LAUNCHED]
+    assert [call.launch.owner for call in repairs.calls if call.launch] == ["u1", "u1"]
+    assert [launch.owner for launch in runs(w)] == ["u1", "u2"]
 
 
 def test_a_repair_starts_once_and_counts_as_a_failure(w: World) -> None:
