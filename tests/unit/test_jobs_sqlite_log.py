@@ -1,4 +1,4 @@
-"""SQLite's log is as long as it gets before the first job, and that changes nothing else."""
+"""What a turn costs the disk: SQLite's log is long before the first job, and few pages go in."""
 
 import os
 import sqlite3
@@ -55,3 +55,19 @@ def test_every_commit_waits_for_the_disk_by_default(tmp_path):
     jobs = connect(f"sqlite:///{tmp_path}/jobs.db")
     jobs.registration.register(WorkerRegistration("w"))
     assert jobs.work._file.connection.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+def test_a_turn_of_ten_writes_three_pages_and_a_bit(tmp_path):
+    jobs = connect(f"sqlite:///{tmp_path}/jobs.db?synchronous=normal")
+    pool = jobs.work.pool("p")
+    for start in range(0, 1000, 10):
+        pool.push_many([NewJob(n) for n in range(start, start + 10)])
+    db = jobs.work._file.connection
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.execute("PRAGMA wal_autocheckpoint = 0")
+    done = []
+    for _ in range(101):
+        claimed = pool.turn("p-0123456789ab", done, 10).claimed
+        done = [Finished(job.id, job.token, "a result") for job in claimed]
+    pages = _log(tmp_path).st_size / (4096 + 24)
+    assert pages / 100 < 3.8  # rows that outgrow their pages make it five
