@@ -26,7 +26,8 @@ from muster.jobs.model import (
     settle,
 )
 from muster.jobs.ports import _VISIBILITY, WorkPool
-from muster.jobs.sqlite_file import POLL_S, SQLiteFile
+from muster.jobs.sqlite_file import SQLiteFile
+from muster.jobs.sqlite_watch import POLL_S, LogWatch
 from muster.jobs.text import decode, encode
 
 _COLUMNS = (
@@ -69,6 +70,8 @@ class SQLitePool(WorkPool):
         self._file = file
         self._clock = clock
         self._seen = -1
+        self._woke = 0.0
+        self._watch: LogWatch | None = None
         self._promoted = 0.0  # when delayed jobs were last looked for
 
     def push_many(self, jobs: Sequence[NewJob]) -> Ids:
@@ -222,13 +225,17 @@ class SQLitePool(WorkPool):
 
     def wait(self, timeout: float) -> None:
         db = self._file.connection
+        self._watch = self._watch or LogWatch(self._file.log)
         deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
-            version = db.execute("PRAGMA data_version").fetchone()[0]
+        # In a file that is written all the time, mostly for other pools: not more often than this.
+        time.sleep(min(max(self._woke + POLL_S - time.monotonic(), 0.0), timeout))
+        while (left := deadline - time.monotonic()) > 0:
+            version = db.execute("PRAGMA data_version").fetchone()[0]  # one page is read, no lock is taken
             if version != self._seen:
                 self._seen = version
+                self._woke = time.monotonic()
                 return
-            time.sleep(POLL_S)  # one page is read, no lock is taken
+            self._watch.pause(left)
 
     def trim(self, retention: float, poison_retention: float, keep: int) -> int:
         now = self._clock.now()

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 from muster.errors import TryLater
+from muster.jobs.sqlite_watch import POLL_S
 
-POLL_S = 0.002  # how often somebody who waits for another process looks
 _LOG_BYTES = 4_200_000  # 1,000 pages: so long the log gets before SQLite begins it anew
 
 #: One index serves claims, delays and the reaper. `run_at` is NULL once a job is due, so what is due is one
@@ -77,6 +77,7 @@ class SQLiteFile:
 
     def __init__(self, path: Path, synchronous: str = "FULL", busy: float = 60.0) -> None:
         self.path = path
+        self.log = path.with_name(f"{path.name}-wal")
         self._synchronous = synchronous.upper()
         self._busy = busy
         self._local = threading.local()
@@ -112,8 +113,7 @@ class SQLiteFile:
         long again. So a transaction too big for its cache goes through the log and is taken back; SQLite
         writes over what is left of it. Each commit still waits until the disk has it.
         """
-        log = self.path.with_name(f"{self.path.name}-wal")
-        if self._synchronous != "FULL" or (log.exists() and log.stat().st_size > _LOG_BYTES // 2):
+        if self._synchronous != "FULL" or (self.log.exists() and self.log.stat().st_size > _LOG_BYTES // 2):
             return
         filler = "INSERT OR REPLACE INTO pool_settings VALUES ('', zeroblob(?), 0)"
         cache = self.connection.execute("PRAGMA cache_size").fetchone()[0]
