@@ -26,12 +26,14 @@ from muster.jobs.model import (
     settle,
 )
 from muster.jobs.ports import _VISIBILITY, WorkPool
-from muster.jobs.sqlite_file import POLL_S, SQLiteFile
+from muster.jobs.sqlite_file import SQLiteFile
+from muster.jobs.sqlite_watch import POLL_S, LogWatch
 from muster.jobs.text import decode, encode
 
 _COLUMNS = (
-    "id, kind, data, status, attempts, max_retries, token, claimed_by, claimed_at, rank, run_at, created_at,"
-    " finished_at, cancel_requested, dedup, time_limit, parent, result, error, progress, checkpoint"
+    "id, kind, data, status, attempts, max_retries, token, trim(claimed_by), claimed_at, rank, run_at,"
+    " created_at, finished_at, cancel_requested, dedup, time_limit, parent, result, error, progress,"
+    " checkpoint"
 )
 _OPEN = "FROM work_pool WHERE pool_name = ?1 AND finished_at IS NULL AND status ="
 _READY = f"{_OPEN} 'pending' AND run_at IS NULL"
@@ -48,6 +50,9 @@ _CLAIM_ONE = f"{_CLAIM_SET} = {_NEXT} 1) RETURNING {_CLAIMED}"
 _CLAIM = f"{_CLAIM_SET} IN {_NEXT} ?5) RETURNING {_CLAIMED}"
 _COMPLETE = """UPDATE work_pool SET status = 'done', result = ?, finished_at = ?
     WHERE id = ? AND pool_name = ? AND status = 'claimed' AND token = ?"""
+#: A pending job is nobody's, but holds the room that a claim and a result need: a row that outgrew its page
+#: would split it, and a turn would write four pages for one.
+_ROOM = " " * 48
 _PROMOTE_EVERY_S = 0.02  # how late a delayed job may be while others keep the pool busy
 _ID_DIGITS = 18  # more do not fit the column, so no job has them
 #: Also over a trim of the newest job: an id used twice would let a dead claim's token match again.
@@ -65,6 +70,8 @@ class SQLitePool(WorkPool):
         self._file = file
         self._clock = clock
         self._seen = -1
+        self._woke = 0.0
+        self._watch: LogWatch | None = None
         self._promoted = 0.0  # when delayed jobs were last looked for
 
     def push_many(self, jobs: Sequence[NewJob]) -> Ids:
@@ -88,11 +95,11 @@ class SQLitePool(WorkPool):
                     fresh[new.dedup] = last
                 ids.append(str(last))
                 run_at = now + new.delay if new.delay > 0 else None
-                row = (last, self.name, new.kind, encode(new.data), -new.priority, run_at)
+                row = (last, self.name, new.kind, encode(new.data), -new.priority, run_at, _ROOM)
                 rows.append((*row, new.max_retries, new.dedup, new.time_limit, new.parent, now))
             db.executemany(
-                "INSERT INTO work_pool (id, pool_name, kind, data, rank, run_at, max_retries, dedup,"
-                " time_limit, parent, created_at) VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+                "INSERT INTO work_pool (id, pool_name, kind, data, rank, run_at, claimed_by, max_retries,"
+                " dedup, time_limit, parent, created_at) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
                 rows,
             )
         return ids
@@ -218,13 +225,17 @@ class SQLitePool(WorkPool):
 
     def wait(self, timeout: float) -> None:
         db = self._file.connection
+        self._watch = self._watch or LogWatch(self._file.log)
         deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
-            version = db.execute("PRAGMA data_version").fetchone()[0]
+        # In a file that is written all the time, mostly for other pools: not more often than this.
+        time.sleep(min(max(self._woke + POLL_S - time.monotonic(), 0.0), timeout))
+        while (left := deadline - time.monotonic()) > 0:
+            version = db.execute("PRAGMA data_version").fetchone()[0]  # one page is read, no lock is taken
             if version != self._seen:
                 self._seen = version
+                self._woke = time.monotonic()
                 return
-            time.sleep(POLL_S)  # one page is read, no lock is taken
+            self._watch.pause(left)
 
     def trim(self, retention: float, poison_retention: float, keep: int) -> int:
         now = self._clock.now()
@@ -334,8 +345,8 @@ class SQLitePool(WorkPool):
     def _item(self, row: tuple[Any, ...]) -> WorkItem:
         return WorkItem(
             str(row[0]), self.name, decode(row[2]), row[1], _STATUS[row[3]], row[4], row[5], row[6],
-            row[7], row[8], -row[9], row[10], row[11], row[12], bool(row[13]), row[14], row[15], row[16],
-            _value(row[17]), row[18], _value(row[19]), _value(row[20]),
+            row[7] or None, row[8], -row[9], row[10], row[11], row[12], bool(row[13]), row[14], row[15],
+            row[16], _value(row[17]), row[18], _value(row[19]), _value(row[20]),
         )  # fmt: skip
 
 

@@ -14,8 +14,9 @@ import time
 from pathlib import Path
 
 from muster.errors import TryLater
+from muster.jobs.sqlite_watch import POLL_S
 
-POLL_S = 0.002  # how often somebody who waits for another process looks
+_LOG_BYTES = 4_200_000  # 1,000 pages: so long the log gets before SQLite begins it anew
 
 #: One index serves claims, delays and the reaper. `run_at` is NULL once a job is due, so what is due is one
 #: stretch of it, right behind what is claimed: a turn changes one page of it and, mostly, one of the table.
@@ -76,6 +77,7 @@ class SQLiteFile:
 
     def __init__(self, path: Path, synchronous: str = "FULL", busy: float = 60.0) -> None:
         self.path = path
+        self.log = path.with_name(f"{path.name}-wal")
         self._synchronous = synchronous.upper()
         self._busy = busy
         self._local = threading.local()
@@ -103,6 +105,26 @@ class SQLiteFile:
                 if time.monotonic() > deadline:
                     raise _locked(self.path, busy) from busy
                 time.sleep(POLL_S)
+
+    def lengthen_log(self) -> None:
+        """Make the log as long as it gets, at once, so that commits only overwrite it. For a worker's start.
+
+        A commit that makes the log longer waits for the file system's journal besides its own pages: half as
+        long again. So a transaction too big for its cache goes through the log and is taken back; SQLite
+        writes over what is left of it. Each commit still waits until the disk has it.
+        """
+        if self._synchronous != "FULL" or (self.log.exists() and self.log.stat().st_size > _LOG_BYTES // 2):
+            return
+        filler = "INSERT OR REPLACE INTO pool_settings VALUES ('', zeroblob(?), 0)"
+        cache = self.connection.execute("PRAGMA cache_size").fetchone()[0]
+        self.connection.execute("PRAGMA cache_size = 16")
+        try:
+            with self.write() as db:
+                db.execute("SAVEPOINT empty")
+                db.execute(filler, (_LOG_BYTES,))
+                db.execute("ROLLBACK TO empty")
+        finally:
+            self.connection.execute(f"PRAGMA cache_size = {cache}")
 
     def write(self) -> _Transaction:
         """One transaction that has the write lock from its start, so it can never fail half way for it."""

@@ -34,10 +34,12 @@ class SQLiteRegistration:
         self._clock = clock
 
     def register(self, worker: WorkerRegistration) -> WorkerRecord:
+        self._file.lengthen_log()
         with self._file.write() as db:
             return self._put(db, worker, WorkerStatus.ACTIVE)
 
     def join(self, worker: WorkerRegistration, total: int) -> bool:
+        self._file.lengthen_log()
         with self._file.write() as db:
             others, lost = db.execute(
                 f"SELECT count(*) FILTER (WHERE pool_id IS ?1 AND {_ALIVE} AND worker_id != ?2),"  # noqa: S608

@@ -221,6 +221,14 @@ def test_a_pending_job_is_cancelled_at_once_and_a_running_one_is_asked(pool):
     assert pool.cancel(running) is JobStatus.CANCELLED
 
 
+def test_a_job_that_nobody_claimed_belongs_to_nobody(pool):
+    waiting, cancelled = pool.push(1), pool.push(2)
+    pool.cancel(cancelled)
+    assert [pool.get(job).claimed_by for job in (waiting, cancelled)] == [None, None]
+    assert [job.claimed_by for job in pool.list()] == [None, None]
+    assert pool.release_by_worker("") == 0
+
+
 def test_a_cancelled_running_job_whose_worker_dies_is_cancelled_not_retried(pool):
     job_id = pool.push(1)
     pool.claim("w")
