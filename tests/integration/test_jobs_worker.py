@@ -22,6 +22,7 @@ from muster.jobs import (
     WorkerStatus,
     connect,
 )
+from muster.jobs.capacity import check
 from muster.jobs.model import LIVE
 from muster.jobs.reaper import reap
 from worker.jobs import JobWorker, parse
@@ -222,6 +223,30 @@ def test_sigterm_lets_a_short_job_finish(pool, workers, tmp_path):
     assert process.wait(timeout=PATIENCE_S) == 0
     assert pool.get(job_id).status is JobStatus.DONE
     assert (pool.get(rest).status, pool.get(rest).attempts) == (JobStatus.PENDING, 0)
+
+
+def test_a_worker_that_was_told_to_stop_says_so_at_once_and_keeps_its_place_until_it_has_left(
+    jobs, pool, workers, tmp_path
+):
+    pool.configure(PoolSettings(max_workers=1))
+    go = tmp_path / "go"
+    job_id = pool.push({"until": str(go)}, kind="deaf")
+    # The next heartbeat would come after this test has given up.
+    process = workers.start("--heartbeat", str(2 * PATIENCE_S))
+    until(lambda: pool.get(job_id).status is JobStatus.CLAIMED, "the job is claimed")
+    assert jobs.registration.list()[0].status is WorkerStatus.ACTIVE
+    process.send_signal(signal.SIGTERM)
+    until(lambda: jobs.registration.list()[0].status is WorkerStatus.TERMINATING, "it says that it leaves")
+    pool.push({"n": 2})
+    launches = []
+    checked = check(jobs, "p", lambda *launch: launches.append(launch), SystemClock(), 2 * PATIENCE_S)
+    assert (checked.reaped.lost, launches) == ([], [])
+    go.touch()
+    assert process.wait(timeout=PATIENCE_S) == 0
+    assert pool.get(job_id).status is JobStatus.DONE
+    assert jobs.registration.list()[0].status is WorkerStatus.TERMINATED
+    check(jobs, "p", lambda *launch: launches.append(launch), SystemClock(), 2 * PATIENCE_S)
+    assert len(launches) == 1
 
 
 def test_sigterm_takes_back_a_job_that_does_not_end_in_time(pool, workers):
