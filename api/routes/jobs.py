@@ -39,13 +39,14 @@ from muster.clock import SystemClock
 from muster.jobs import Jobs, JobStatus, NewJob, WorkerFilter
 from muster.jobs import service as owner
 from muster.jobs.capacity import Capacity, Launch, ProcessLauncher, check, interpreter
-from muster.jobs.model import FINISHED, LAUNCH_PATIENCE, MAX_RETRIES, STALE_AFTER, WorkItem
+from muster.jobs.model import FINISHED, LAUNCH_PATIENCE, MAX_RETRIES, POOL_NAME, STALE_AFTER, WorkItem
 from muster.jobs.reaper import is_stale, reap
 
-#: Braces would break a pool's hash tag, slashes its folder.
-PoolName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+PoolName = Annotated[str, Path(pattern=POOL_NAME)]
 JobId = Annotated[str, Path(pattern=r"^[0-9]{1,18}$")]
 StaleAfter = Annotated[float, Query(ge=0, description="Seconds of silence.")]
+#: Given the check of a pool: what to call when one got work.
+Wake = Callable[[owner.WorkAdded], owner.WorkAdded]
 BATCH_MAX = 1000
 _STALE_S = STALE_AFTER.total_seconds()
 _LAUNCH_PATIENCE_S = LAUNCH_PATIENCE.total_seconds()
@@ -93,13 +94,13 @@ class Limit(BaseModel):
 def router(
     jobs: Jobs,
     launch: Launch | None = None,
-    added: owner.WorkAdded | None = None,
+    wake: Wake | None = None,
     ask: Callable[[str], None] | None = None,
 ) -> APIRouter:
     """The routes under /v1/pools. Workers are launched by `launch`, as processes by default; where another
     launches them, `ask` makes it look at a pool now, and raises if that did not reach it.
 
-    `added` hears of every pool that got work; by default it is checked at once.
+    `wake` makes of the check what every pool that got work is told; by default it is checked at once.
     """
     start = launch or ProcessLauncher(jobs.url)
     clock = SystemClock()
@@ -119,7 +120,7 @@ def router(
     def check_at_once(pool: str) -> None:
         look_at(pool, _STALE_S, trim=False)
 
-    work_added = added or check_at_once
+    work_added = wake(check_at_once) if wake else check_at_once
 
     def known(pool: str, job_id: str) -> WorkItem:
         try:
