@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
+from pathlib import Path
 
 from fastapi import FastAPI
 
@@ -23,6 +24,7 @@ from muster.clients import aws_client, valkey_client
 from muster.errors import Refused
 from muster.functions import invoke, job_pool_event
 from muster.jobs.connection import on_store
+from muster.jobs.triggers import POOL_MANAGER, Effects, TriggerType, load, on_work_added
 from muster.scrub import guard
 from muster.settings import Settings
 from muster.store import Store
@@ -37,12 +39,13 @@ def build(environ: Mapping[str, str]) -> FastAPI:
     tokens = Tokens.of(settings)
     store = Store(valkey_client(settings), wait_replica=settings.valkey_wait_replica)
     fleet = Fleet(store, aws_client(settings, "sqs"), settings)
+    ask = _ask_pool_manager(settings)
     return create_app(
         fleet,
         fleet.together,
         tokens,
         orders.router(OrderDesk(store)),
-        jobs.router(on_store(store, settings.valkey_url), ask=_ask_pool_manager(settings)),
+        jobs.router(on_store(store, settings.valkey_url), wake=_wake(settings, ask), ask=ask),
         origins=origins_of(settings.api_origins),
     )
 
@@ -54,6 +57,30 @@ def _ask_pool_manager(settings: Settings) -> Callable[[str], None]:
         raise Refused("MUSTER_FN_POOL_MANAGER is not set; without it nobody can be asked for job workers")
     functions = aws_client(settings, "lambda", read_timeout_s=_ASK_TIMEOUT_S)
     return lambda pool: invoke(functions, name, job_pool_event(pool))
+
+
+def _wake(settings: Settings, ask: Callable[[str], None]) -> jobs.Wake | None:
+    """The triggers of the deployment's file, if it has one: no process, no function but pool_manager."""
+    if not settings.job_triggers:
+        return None
+    found = load(Path(settings.job_triggers))
+    for trigger in found:
+        if trigger.type is TriggerType.SUBPROCESS:
+            raise Refused(
+                f"triggers {settings.job_triggers}: trigger {trigger.name}: the deployed API starts no "
+                f"processes; use {TriggerType.LAMBDA} or {TriggerType.IN_LOOP}"
+            )
+        if trigger.type is TriggerType.LAMBDA and trigger.function not in (
+            POOL_MANAGER,
+            settings.fn_pool_manager,
+        ):
+            raise Refused(
+                f"triggers {settings.job_triggers}: trigger {trigger.name}: the API's role may invoke "
+                f"{POOL_MANAGER} and no other function, not {trigger.function}"
+            )
+    return lambda check: on_work_added(
+        found, Effects(check, settings.valkey_url, invoke=lambda _function, event: ask(event["pool_id"]))
+    )
 
 
 @cache

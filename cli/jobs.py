@@ -55,7 +55,8 @@ def push(
     max_retries: Annotated[int, typer.Option(min=1, help="Attempts before it is poisoned.")] = 3,
     time_limit: Annotated[float | None, typer.Option(help="Seconds an attempt may take.")] = None,
     triggers: Annotated[
-        Path | None, typer.Option(help="With --url: a triggers.yml; by default check at once.")
+        Path | None,
+        typer.Option(help="With --url: a triggers.yml; by default check at once. An engine has its own."),
     ] = None,
     no_check: Annotated[bool, typer.Option("--no-check", help="Push only; launch nobody.")] = False,
     worker_option: WorkerOption = [],  # noqa: B006 - Typer copies it
@@ -312,18 +313,49 @@ def redrive(
     _show(cli, {"pool": pool, "ids": ids, "dry_run": dry_run}, "\n".join(ids))
 
 
+@app.command()
+@command
+def triggers(
+    cli: Cli,
+    file: Annotated[Path, typer.Argument(help="A triggers.yml.")],
+    url: Url = "",
+) -> None:
+    """Check a file of triggers and print the lines that cron needs.
+
+    Lines on stdout, the rest on stderr. Where 'muster' is not on cron's PATH, set PATH in the crontab.
+
+    Example: muster jobs triggers examples/triggers.yml --url sqlite:////srv/jobs.db
+    """
+    from cli.jobs_triggers import read, rows_of
+
+    rows = rows_of(read(file), cli, url)
+    for row in rows:
+        when = "by cron" if row["cron"] else f"on {row['on']}"
+        about = f"{row['name']:20} {row['type']:10} {row['pool'] or 'every pool'}, {when}"
+        cli.words.print(about, markup=False)
+    _show(cli, rows, "\n".join(row["cron"] for row in rows if row["cron"]))
+
+
 def _source(cli: Cli, url: str, worker_options: list[str] | None = None, triggers: Path | None = None) -> Cli:
     """Who is asked: the engine's API, or the same routes on a backend, in this process."""
     if not url:
-        if worker_options or triggers:
+        if worker_options:
+            raise Failure(Code.USAGE, "--worker-option needs --url: the engine launches its own way")
+        if triggers:
             raise Failure(
-                Code.USAGE, "--worker-option and --triggers need --url: the engine launches its own way"
+                Code.USAGE,
+                f"--triggers needs --url: an engine has its own, 'muster up --triggers {triggers}'",
             )
         return cli
     from cli.jobs_here import Here
 
     options = tuple(worker_options or ())
-    return Here(cli.api_url, cli.token, cli.folder, cli.as_json, url, options, triggers)
+    found = None
+    if triggers:
+        from cli.jobs_triggers import read
+
+        found = read(triggers)
+    return Here(cli.api_url, cli.token, cli.folder, cli.as_json, url, options, found)
 
 
 def _parse(given: list[str]) -> list[Any]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import httpx
 from fastapi import FastAPI
@@ -19,12 +19,11 @@ from api.access import of_the_fleet
 from api.problems import install
 from api.routes import jobs as routes
 from cli.session import Cli, Code, Failure
-from muster.clock import SystemClock
 from muster.errors import MusterError, Refused
 from muster.jobs import connect
-from muster.jobs.capacity import ProcessLauncher, check
+from muster.jobs.capacity import ProcessLauncher
 from muster.jobs.service import WorkAdded
-from muster.jobs.triggers import Effects, load, on_work_added
+from muster.jobs.triggers import Effects, Trigger, on_work_added
 
 
 @dataclass
@@ -33,7 +32,7 @@ class Here(Cli):
 
     jobs_url: str = ""
     worker_options: tuple[str, ...] = ()
-    triggers: Path | None = None
+    triggers: Sequence[Trigger] | None = None
 
     @property
     def url(self) -> str:
@@ -50,19 +49,15 @@ class Here(Cli):
     def _app(self) -> FastAPI:
         jobs = connect(self.jobs_url)
         launch = ProcessLauncher(self.jobs_url, self.worker_options)
-        work_added: WorkAdded | None = None
-        if self.triggers is not None:
-
-            def check_now(pool: str) -> None:
-                check(jobs, pool, launch, SystemClock(), trim=False)
-
-            work_added = on_work_added(load(self.triggers), Effects(check_now, self.jobs_url))
         app = FastAPI()
         install(app)
-        app.include_router(routes.router(jobs, launch, work_added))
+        app.include_router(routes.router(jobs, launch, None if self.triggers is None else self._wake))
         # Whoever may open the backend may do everything with it: there is no door here to guard.
         app.dependency_overrides[of_the_fleet] = lambda: None
         return app
+
+    def _wake(self, check: WorkAdded) -> WorkAdded:
+        return on_work_added(self.triggers or (), Effects(check, self.jobs_url))
 
 
 class _Inside(httpx.BaseTransport):

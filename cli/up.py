@@ -31,6 +31,13 @@ def up(
     launch: Annotated[
         str, typer.Option(help="How workers start: fork (from a preloaded process) or exec (each its own).")
     ] = "fork",
+    triggers: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="MUSTER_JOB_TRIGGERS",
+            help="A triggers.yml: how a job pool that got work is checked; by default at once.",
+        ),
+    ] = None,
 ) -> None:
     """Start the whole system on this machine: Valkey, queues, functions, workers, API. Ctrl-C stops it.
 
@@ -50,11 +57,20 @@ def up(
     if launch not in LAUNCHES:
         console.print(f"--launch is {launch!r}: use {' or '.join(LAUNCHES)}", style="red")
         raise typer.Exit(2)
+    if triggers is not None:
+        from local.job_pools import triggers_of
+
+        try:
+            triggers_of(triggers)
+        except MusterError as wrong:
+            console.print(str(wrong), style="red", markup=False)
+            raise typer.Exit(2) from wrong
     engine = Engine(
         Options(
             *(dir, api_port, aws_port, valkey_port, valkey_url, pool, speed, claim_channel, session),
             otlp=otlp,
             launch=launch,
+            triggers=triggers,
         )
     )
     try:

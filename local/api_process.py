@@ -39,13 +39,18 @@ def main() -> None:
     store = Store(valkey_client(settings))
     commands = SqsCommands(aws(settings, "sqs"), settings.queue_worker_control)
     jobs_url = settings.valkey_url.replace("redis", "valkey", 1)
+    wake = None
+    if settings.job_triggers:
+        from local.job_pools import triggers_of, waking
+
+        wake = waking(triggers_of(Path(settings.job_triggers)), store, jobs_url, arguments.logs)
     fleet = Fleet(store, aws_client(settings, "sqs"), settings, logs=arguments.logs, commands=commands)
     app = create_app(
         fleet,
         fleet.together,
         Tokens.of(settings),
         orders.router(OrderDesk(store)),
-        jobs.router(connect(jobs_url), ProcessLauncher(jobs_url, log_folder=arguments.logs)),
+        jobs.router(connect(jobs_url), ProcessLauncher(jobs_url, log_folder=arguments.logs), wake),
     )
     uvicorn.run(
         app,

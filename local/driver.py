@@ -53,8 +53,8 @@ class EngineProcess:
 
         from api.signing import OperatorAuth
 
-        words = [sys.executable, "-m", "cli.main", "up", "--dir", str(self.folder), *self._options]
-        words += ["--api-port", "0", "--aws-port", "0", "--valkey-port", "0"]
+        words = [sys.executable, "-m", "cli.main", "up", "--dir", str(self.folder)]
+        words += ["--api-port", "0", "--aws-port", "0", "--valkey-port", "0", *self._options]
         self.log = self.folder.with_suffix(".log")
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(

@@ -33,7 +33,7 @@ from lambdas import wiring
 from local.checks import PlannedChecks
 from local.endpoint import REGION, LocalAws, arn
 from local.event_source import EventSource, Handler, LambdaContext
-from local.job_pools import end_job_workers, job_wiring
+from local.job_pools import ONE_POOL, end_job_workers, job_wiring
 from local.lock import FolderLock
 from local.paper.service import PaperService, with_accounts
 from local.schedules import Schedules
@@ -46,6 +46,7 @@ from muster.clients import valkey_client
 from muster.clock import SystemClock
 from muster.deps import Deps
 from muster.errors import MusterError
+from muster.functions import job_pool_event
 from muster.launchers.forkserver import ForkServer
 from muster.launchers.port import TaskStatus, TaskView
 from muster.launchers.process import ProcessLauncher
@@ -94,6 +95,7 @@ class Options:
     session: str = "idle"
     otlp: str = ""  #: where spans go
     launch: str = FORK
+    triggers: Path | None = None  #: a triggers.yml for the job pools
 
 
 class Engine:
@@ -195,6 +197,7 @@ class Engine:
             region=REGION,
             aws_endpoint=self._aws.url,
             otlp_endpoint=self.options.otlp,
+            job_triggers=str(self.options.triggers.resolve()) if self.options.triggers else "",
         )
 
     def _environment(self) -> dict[str, str]:
@@ -351,6 +354,9 @@ class Engine:
                         self._sources[name].wake()
                     elif name == blueprint.FN_POOL_MANAGER.name:
                         self._schedules.poke(name)
+                    elif name.startswith(ONE_POOL):
+                        event = job_pool_event(name.removeprefix(ONE_POOL))
+                        self._invoke(blueprint.FN_POOL_MANAGER.name, event)
             except Exception as away:  # noqa: BLE001 - a nudge is only a hint; the long poll finds the message
                 if not self._stopping.wait(1):
                     log.warning("nudges were away: %s", away)

@@ -68,6 +68,8 @@ class Settings:
     fn_maintenance_worker: str = ""
     #: Name of the pool_manager function.
     fn_pool_manager: str = ""
+    #: File of job triggers (triggers.yml) that say how a pool that got work is checked; empty: at once.
+    job_triggers: str = ""
     #: Where one-shot schedules of fill checks send to.
     order_tasks_arn: str = ""
     #: The role under which those schedules send.

@@ -12,6 +12,7 @@ import argparse
 import json
 import logging
 import os
+import queue
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from enum import Enum, auto
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,6 +49,11 @@ LEFT, BROKEN, REAPED = 0, 1, 4
 T = TypeVar("T")
 
 
+class _News(Enum):
+    STOP = auto()  #: the worker was asked to leave
+    ENDED = auto()  #: there is nothing left to beat for
+
+
 class JobWorker:
     """One worker's life. `run` returns the exit code: 0 left, 1 broken, 4 was declared lost."""
 
@@ -58,7 +65,7 @@ class JobWorker:
         self._pool: WorkPool = self._jobs.work.pool(options.pool)
         self._started_at = self._clock.now()
         self._slot = Slot.create()
-        self._ended = threading.Event()
+        self._news: queue.SimpleQueue[_News] = queue.SimpleQueue()  # for the heartbeat
         self._lost = threading.Event()
         self._abandoned: Current | None = None  # its claim is somebody else's: kill without settling
         self._stop_by: float | None = None
@@ -76,7 +83,7 @@ class JobWorker:
         try:
             return self._supervise()
         finally:
-            self._ended.set()
+            self._news.put(_News.ENDED)
             beat.join()
             self._patiently(self._leave)
             if self._full() and self._stop_by is None:
@@ -220,14 +227,16 @@ class JobWorker:
         heard = time.monotonic()
         next_check = time.monotonic() + SAFETY_CHECK.total_seconds()
         pause = min(self._options.heartbeat, _CANCEL_POLL_S)
-        while not self._ended.wait(max(0.0, min(next_beat, next_look) - time.monotonic())):
+        while (news := self._wait(min(next_beat, next_look) - time.monotonic())) is not _News.ENDED:
             now = time.monotonic()
+            if news is _News.STOP:
+                next_beat = 0.0  # whoever looks at the pool learns it now
             next_look = now + pause
             try:
                 self._look_after_claims()
                 if now >= next_beat:
-                    next_beat = now + self._options.heartbeat
                     self._beat()
+                    next_beat = now + self._options.heartbeat
                 if now >= next_check:
                     next_check = now + SAFETY_CHECK.total_seconds()
                     self._check()
@@ -238,6 +247,13 @@ class JobWorker:
                 if now - heard > _AWAY_S:
                     self._asked_to_stop()
 
+    def _wait(self, seconds: float) -> _News | None:
+        """What was put in the meantime, or None when the time is over."""
+        try:
+            return self._news.get(timeout=max(0.0, seconds))
+        except queue.Empty:
+            return None
+
     def _beat(self) -> None:
         current = self._slot.current
         told = {
@@ -245,8 +261,11 @@ class JobWorker:
             "memory_mb": round(self._memory_mb, 1),
             "pin": self._options.pin,
         }
-        if self._jobs.registration.heartbeat(self._options.worker_id, told) is WorkerStatus.LOST:
+        status = self._jobs.registration.heartbeat(self._options.worker_id, told)
+        if status is WorkerStatus.LOST:
             self._lost.set()
+        elif status is WorkerStatus.ACTIVE and self._stop_by is not None:
+            self._jobs.registration.update_status(self._options.worker_id, WorkerStatus.TERMINATING)
 
     def _look_after_claims(self) -> None:
         before = self._slot.current
@@ -284,6 +303,7 @@ class JobWorker:
         if self._stop_by is None:
             self._stop_by = time.monotonic() + self._options.drain
             self._slot.stop()
+            self._news.put(_News.STOP)  # a queue's put may be interrupted by itself, an event's set may not
 
 
 def _rss_mb(pid: int) -> float:

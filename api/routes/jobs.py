@@ -14,18 +14,39 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.access import of_the_fleet
+from api.pools import (
+    JobIds,
+    JobPage,
+    JobPoolView,
+    JobRerun,
+    JobState,
+    JobView,
+    JobWorkerView,
+    PoolCheck,
+    PoolCheckPlan,
+    PoolLimit,
+    PoolPin,
+    PoolReap,
+    PoolReapPlan,
+    check_plan,
+    job_view,
+    live_workers,
+    pool_view,
+    worker_view,
+)
 from api.source import NotFound
 from muster.clock import SystemClock
-from muster.jobs import Jobs, JobStatus, NewJob, WorkerFilter, WorkerRecord
+from muster.jobs import Jobs, JobStatus, NewJob, WorkerFilter
 from muster.jobs import service as owner
-from muster.jobs.capacity import Capacity, Launch, ProcessLauncher, check, interpreter, wanted_workers
-from muster.jobs.model import FINISHED, LAUNCH_PATIENCE, LIVE, MAX_RETRIES, STALE_AFTER, WorkItem
+from muster.jobs.capacity import Capacity, Launch, ProcessLauncher, check, interpreter
+from muster.jobs.model import FINISHED, LAUNCH_PATIENCE, MAX_RETRIES, POOL_NAME, STALE_AFTER, WorkItem
 from muster.jobs.reaper import is_stale, reap
 
-#: Braces would break a pool's hash tag, slashes its folder.
-PoolName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+PoolName = Annotated[str, Path(pattern=POOL_NAME)]
 JobId = Annotated[str, Path(pattern=r"^[0-9]{1,18}$")]
 StaleAfter = Annotated[float, Query(ge=0, description="Seconds of silence.")]
+#: Given the check of a pool: what to call when one got work.
+Wake = Callable[[owner.WorkAdded], owner.WorkAdded]
 BATCH_MAX = 1000
 _STALE_S = STALE_AFTER.total_seconds()
 _LAUNCH_PATIENCE_S = LAUNCH_PATIENCE.total_seconds()
@@ -73,33 +94,33 @@ class Limit(BaseModel):
 def router(
     jobs: Jobs,
     launch: Launch | None = None,
-    added: owner.WorkAdded | None = None,
+    wake: Wake | None = None,
     ask: Callable[[str], None] | None = None,
 ) -> APIRouter:
     """The routes under /v1/pools. Workers are launched by `launch`, as processes by default; where another
     launches them, `ask` makes it look at a pool now, and raises if that did not reach it.
 
-    `added` hears of every pool that got work; by default it is checked at once.
+    `wake` makes of the check what every pool that got work is told; by default it is checked at once.
     """
     start = launch or ProcessLauncher(jobs.url)
     clock = SystemClock()
     routes = APIRouter(prefix="/v1/pools", tags=["jobs"], dependencies=[Depends(of_the_fleet)])
 
-    def look_at(pool: str, stale_after: float, *, trim: bool) -> dict[str, Any]:
+    def look_at(pool: str, stale_after: float, *, trim: bool) -> PoolCheck:
         if ask is None:
             done = check(jobs, pool, start, clock, stale_after, trim=trim)
-            return {"pool": pool, **asdict(done.reaped), **asdict(done.capacity), "asked": False}
+            return PoolCheck(pool, **asdict(done.reaped), **asdict(done.capacity), asked=False)
         reaped = reap(jobs, pool, clock, stale_after, trim=trim)
-        wanted, live = _workers_of(jobs, pool)
-        if wanted > live:
+        plan = check_plan(jobs, pool)
+        if plan.would_launch:
             ask(pool)
-        capacity = Capacity(wanted, [])  # whom it launches is known only to who was asked
-        return {"pool": pool, **asdict(reaped), **asdict(capacity), "asked": wanted > live}
+        capacity = Capacity(plan.wanted, [])  # whom it launches is known only to who was asked
+        return PoolCheck(pool, **asdict(reaped), **asdict(capacity), asked=plan.would_launch > 0)
 
     def check_at_once(pool: str) -> None:
         look_at(pool, _STALE_S, trim=False)
 
-    work_added = added or check_at_once
+    work_added = wake(check_at_once) if wake else check_at_once
 
     def known(pool: str, job_id: str) -> WorkItem:
         try:
@@ -108,14 +129,12 @@ def router(
             raise NotFound(str(missing)) from missing
 
     @routes.get("", summary="Every pool: its jobs by state, its limit, its pin, its live workers")
-    def list_pools() -> list[dict[str, Any]]:
-        return [describe(name) for name in jobs.work.pools()]
+    def list_pools() -> list[JobPoolView]:
+        return [pool_view(jobs, name) for name in jobs.work.pools()]
 
     @routes.get("/{pool}", summary="One pool: its jobs by state, its limit, its pin, its live workers")
-    def describe(pool: PoolName) -> dict[str, Any]:
-        work = jobs.work.pool(pool)
-        live = len(_live(jobs, pool))
-        return {"pool": pool, **asdict(work.counts()), **asdict(work.settings()), "workers": live}
+    def describe(pool: PoolName) -> JobPoolView:
+        return pool_view(jobs, pool)
 
     @routes.post(
         "/{pool}/jobs", status_code=202, summary="Push one job or many, and see that somebody works on them"
@@ -124,9 +143,9 @@ def router(
         pool: PoolName,
         body: PushedBatch | PushedJob,
         check: Annotated[bool, Query(description="Launch the workers that are missing.")] = True,
-    ) -> dict[str, Any]:
+    ) -> JobIds:
         new = [job.new() for job in body.jobs] if isinstance(body, PushedBatch) else [body.new()]
-        return {"pool": pool, "ids": owner.enqueue(jobs, pool, new, work_added if check else _nobody)}
+        return JobIds(pool, owner.enqueue(jobs, pool, new, work_added if check else _nobody))
 
     @routes.get("/{pool}/jobs", summary="A pool's jobs, newest first")
     def list_jobs(
@@ -134,94 +153,92 @@ def router(
         status: JobStatus | None = None,
         limit: Annotated[int, Query(ge=1, le=500)] = 50,
         before: Annotated[str | None, Query(pattern=r"^[0-9]{1,18}$")] = None,
-    ) -> dict[str, Any]:
+    ) -> JobPage:
         page = jobs.work.pool(pool).list(status, limit=limit, before=before)
         following = page[-1].id if len(page) == limit else None
-        return {"jobs": [asdict(job) for job in page], "next": following}
+        return JobPage([job_view(job) for job in page], following)
 
     @routes.get("/{pool}/jobs/{job_id}", summary="Everything about one job")
-    def show(pool: PoolName, job_id: JobId) -> dict[str, Any]:
-        return asdict(known(pool, job_id))
+    def show(pool: PoolName, job_id: JobId) -> JobView:
+        return job_view(known(pool, job_id))
 
-    @routes.get("/{pool}/jobs/{job_id}/events", summary="A job's progress until its end (server-sent events)")
+    @routes.get(
+        "/{pool}/jobs/{job_id}/events",
+        summary="A job's progress until its end (server-sent events)",
+        response_class=StreamingResponse,
+        responses={
+            200: {"content": {"text/event-stream": {}}, "description": "`progress` per change, then `end`."}
+        },
+    )
     def events(pool: PoolName, job_id: JobId) -> StreamingResponse:
         known(pool, job_id)
         return StreamingResponse(_events(jobs, pool, job_id), media_type="text/event-stream")
 
     @routes.post("/{pool}/jobs/{job_id}/cancel", summary="Cancel a waiting job, or ask a running one to stop")
-    def cancel(pool: PoolName, job_id: JobId) -> dict[str, Any]:
+    def cancel(pool: PoolName, job_id: JobId) -> JobState:
         known(pool, job_id)
-        return {"id": job_id, "status": owner.cancel(jobs, pool, job_id)}
+        return JobState(job_id, owner.cancel(jobs, pool, job_id))
 
     @routes.post(
         "/{pool}/jobs/{job_id}/resume", summary="Continue a cancelled or poisoned job from its checkpoint"
     )
-    def resume(pool: PoolName, job_id: JobId) -> dict[str, Any]:
+    def resume(pool: PoolName, job_id: JobId) -> JobState:
         known(pool, job_id)
         owner.resume(jobs, pool, job_id, work_added)
-        return {"id": job_id, "status": JobStatus.PENDING}
+        return JobState(job_id, JobStatus.PENDING)
 
     @routes.post(
         "/{pool}/jobs/{job_id}/rerun",
         status_code=202,
         summary="The same work as a new job, from the beginning",
     )
-    def rerun(pool: PoolName, job_id: JobId) -> dict[str, Any]:
+    def rerun(pool: PoolName, job_id: JobId) -> JobRerun:
         known(pool, job_id)
-        return {"id": owner.rerun(jobs, pool, job_id, work_added), "parent": job_id}
+        return JobRerun(owner.rerun(jobs, pool, job_id, work_added), job_id)
 
     @routes.post(
         "/{pool}/check", summary="Reap, then launch the workers the pool lacks, or have them launched"
     )
     def check_now(
         pool: PoolName, stale_after: StaleAfter = _STALE_S, dry_run: bool = False
-    ) -> dict[str, Any]:
+    ) -> PoolCheck | PoolCheckPlan:
         if dry_run:
-            wanted, live = _workers_of(jobs, pool)
-            return {"pool": pool, "wanted": wanted, "live": live, "would_launch": max(0, wanted - live)}
+            return check_plan(jobs, pool)
         return look_at(pool, stale_after, trim=True)
 
     @routes.post("/{pool}/reap", summary="Mark stale workers lost and send their jobs back")
-    def reap_now(pool: PoolName, stale_after: StaleAfter = _STALE_S, dry_run: bool = False) -> dict[str, Any]:
+    def reap_now(
+        pool: PoolName, stale_after: StaleAfter = _STALE_S, dry_run: bool = False
+    ) -> PoolReap | PoolReapPlan:
         if dry_run:
             now = clock.now()
-            stale = [w for w in _live(jobs, pool) if is_stale(w, now, stale_after, _LAUNCH_PATIENCE_S)]
-            return {"pool": pool, "would_lose": [worker.worker_id for worker in stale]}
-        return {"pool": pool, **asdict(reap(jobs, pool, clock, stale_after))}
+            live = live_workers(jobs, pool)
+            stale = [w.worker_id for w in live if is_stale(w, now, stale_after, _LAUNCH_PATIENCE_S)]
+            return PoolReapPlan(pool, stale)
+        return PoolReap(pool, **asdict(reap(jobs, pool, clock, stale_after)))
 
     @routes.post("/{pool}/redrive", summary="Send every poisoned job round again")
-    def redrive(pool: PoolName) -> dict[str, Any]:
-        return {"pool": pool, "ids": owner.redrive(jobs, pool, work_added)}
+    def redrive(pool: PoolName) -> JobIds:
+        return JobIds(pool, owner.redrive(jobs, pool, work_added))
 
     @routes.put("/{pool}/pin", summary="Choose what new workers are started from")
-    def pin(pool: PoolName, body: Pin) -> dict[str, Any]:
+    def pin(pool: PoolName, body: Pin) -> PoolPin:
         if body.image is not None and ask is None and isinstance(start, ProcessLauncher):
             interpreter(body.image)  # what no worker here could be started from is refused now
         owner.pin(jobs, pool, body.image)
-        return {"pool": pool, "pin": body.image}
+        return PoolPin(pool, body.image)
 
     @routes.put("/{pool}/limit", summary="Set the most live workers")
-    def limit(pool: PoolName, body: Limit) -> dict[str, Any]:
+    def limit(pool: PoolName, body: Limit) -> PoolLimit:
         owner.limit(jobs, pool, body.max_workers)
-        return {"pool": pool, "max_workers": body.max_workers}
+        return PoolLimit(pool, body.max_workers)
 
     @routes.get("/{pool}/workers", summary="A pool's workers and what they are doing")
-    def workers(pool: PoolName, gone: bool = True) -> list[dict[str, Any]]:
-        found = jobs.registration.list(WorkerFilter(pool=pool)) if gone else _live(jobs, pool)
-        return [{**asdict(worker), "current_task_id": worker.current_task_id} for worker in found]
+    def workers(pool: PoolName, gone: bool = True) -> list[JobWorkerView]:
+        found = jobs.registration.list(WorkerFilter(pool=pool)) if gone else live_workers(jobs, pool)
+        return [worker_view(worker) for worker in found]
 
     return routes
-
-
-def _live(jobs: Jobs, pool: str) -> list[WorkerRecord]:
-    return jobs.registration.list(WorkerFilter(status=LIVE, pool=pool))
-
-
-def _workers_of(jobs: Jobs, pool: str) -> tuple[int, int]:
-    """How many workers the pool's jobs want, and how many live, starting ones counted."""
-    work = jobs.work.pool(pool)
-    wanted = wanted_workers(work.size(), work.running(), work.settings().max_workers)
-    return wanted, len(_live(jobs, pool))
 
 
 def _nobody(pool: str) -> None:

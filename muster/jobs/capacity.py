@@ -97,7 +97,7 @@ def check(
 
 
 #: A variable of every job worker that a `ProcessLauncher` has started, and of the successors it starts
-#: itself: where the first one's logs are. Whoever must end them all finds them by it.
+#: itself: where the first one's logs are, and so theirs. Whoever must end them all finds them by it.
 HOME_VARIABLE = "MUSTER_JOBS_HOME"
 
 
@@ -107,7 +107,7 @@ class ProcessLauncher:
 
     url: str
     options: tuple[str, ...] = ()
-    log_folder: Path = Path(".muster/logs")
+    log_folder: Path = field(default_factory=lambda: Path(os.environ.get(HOME_VARIABLE, ".muster/logs")))
 
     def __call__(self, pool: str, worker_id: str, pin: str | None) -> None:
         python = interpreter(pin) if pin else sys.executable

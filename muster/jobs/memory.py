@@ -327,6 +327,8 @@ class MemoryRegistration:
             worker = self._workers.get(worker_id)
             if worker is None or worker.status is WorkerStatus.LOST:
                 return False
+            if status is WorkerStatus.TERMINATING and worker.status is WorkerStatus.TERMINATED:
+                return False
             self._workers[worker_id] = replace(worker, status=status)
             return True
 

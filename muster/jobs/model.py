@@ -15,6 +15,9 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+#: What a pool may be called: braces would break its hash tag, slashes its folder.
+POOL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
 HEARTBEAT = timedelta(seconds=30)  #: a worker says it is alive this often
 STALE_AFTER = 2 * HEARTBEAT  #: no heartbeat for this long: the worker is lost
 VISIBILITY = 2 * HEARTBEAT  #: a claim lives this long unless a heartbeat extends it

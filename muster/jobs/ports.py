@@ -196,7 +196,10 @@ class RegistrationBackend(Protocol):
         ...
 
     def update_status(self, worker_id: str, status: WorkerStatus) -> bool:
-        """Set the status; False (and nothing changed) when the worker is lost or unknown."""
+        """Set the status; False (and nothing changed) when the worker is lost or unknown.
+
+        Nor is one terminating that has already left: its place may be somebody else's by now.
+        """
         ...
 
     def lose(self, worker_id: str, last_heartbeat: float) -> bool:

@@ -72,7 +72,8 @@ class SQLiteRegistration:
 
     def update_status(self, worker_id: str, status: WorkerStatus) -> bool:
         changed = self._file.connection.execute(
-            "UPDATE worker_registry SET status = ? WHERE worker_id = ? AND status != 'lost'",
+            "UPDATE worker_registry SET status = ?1 WHERE worker_id = ?2 AND status != 'lost'"
+            " AND NOT (?1 = 'terminating' AND status = 'terminated')",
             (status, worker_id),
         ).rowcount
         return changed == 1

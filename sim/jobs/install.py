@@ -24,6 +24,7 @@ def installed() -> Iterator[None]:
             (jobs_child, "time", processes.TIME),
             (jobs_context, "time", processes.TIME),
             (jobs, "threading", processes.THREADING),
+            (jobs, "queue", processes.QUEUE),
             (jobs, "signal", processes.SIGNAL),
             (jobs, "subprocess", processes.SUBPROCESS),
             (jobs, "os", processes.PARENT_OS),

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import queue
 import signal
 import subprocess
 from collections.abc import Callable
@@ -290,6 +291,28 @@ class SimEvent:
         return self._set
 
 
+class SimQueue:
+    """`queue.SimpleQueue`."""
+
+    def __init__(self) -> None:
+        self._items: list[Any] = []
+        self._waiters: list[Callable[[], None]] = []
+
+    def put(self, item: Any) -> None:
+        self._items.append(item)
+        waiters, self._waiters = self._waiters, []
+        for wake in waiters:
+            here().loop.after(0.0, wake)
+
+    def get(self, timeout: float) -> Any:
+        running()
+        if not self._items:
+            park(here().loop, self._waiters, timeout)
+        if not self._items:
+            raise queue.Empty
+        return self._items.pop(0)
+
+
 class SimThread:
     """`threading.Thread` of the running process."""
 
@@ -348,6 +371,7 @@ TIME = SimpleNamespace(
     sleep=lambda seconds: running().clock.sleep(seconds),
 )
 THREADING = SimpleNamespace(Event=SimEvent, Thread=SimThread)
+QUEUE = SimpleNamespace(SimpleQueue=SimQueue, Empty=queue.Empty)
 SIGNAL = SimpleNamespace(
     signal=_signal,
     SIGTERM=signal.SIGTERM,

@@ -21,6 +21,8 @@ from muster.jobs import (
     WorkerStatus,
     connect,
 )
+from muster.jobs.model import STALE_AFTER
+from muster.jobs.reaper import reap
 
 HOUR = 3600.0
 
@@ -418,6 +420,28 @@ def test_reserve_fills_up_to_the_total_and_counts_starting_ones(jobs):
     assert registry.reserve("p", 0, new[2:]) == []
     registry.register(new[0])
     assert registry.reserve("p", 4, new[2:]) == ["n2"]
+
+
+def test_a_terminating_worker_keeps_its_place_until_it_has_left_and_is_lost_when_it_falls_silent(jobs, clock):
+    registry = jobs.registration
+    registry.register(worker("a", pool="p"))
+    assert registry.update_status("a", WorkerStatus.TERMINATING)
+    assert registry.heartbeat("a") is WorkerStatus.TERMINATING
+    assert registry.reserve("p", 1, [worker("n", pool="p")]) == []
+    assert not registry.join(worker("late", pool="p"), 1)
+    clock.advance(STALE_AFTER.total_seconds() + 1)
+    assert registry.forget(10.0) == 0
+    assert reap(jobs, "p", clock).lost == ["a"]
+    assert registry.reserve("p", 1, [worker("n", pool="p")]) == ["n"]
+
+
+def test_who_has_left_is_not_terminating_any_more(jobs):
+    registry = jobs.registration
+    registry.register(worker("a", pool="p"))
+    registry.update_status("a", WorkerStatus.TERMINATED)
+    assert registry.reserve("p", 1, [worker("n", pool="p")]) == ["n"]
+    assert not registry.update_status("a", WorkerStatus.TERMINATING)
+    assert registry.get("a").status is WorkerStatus.TERMINATED
 
 
 def test_a_worker_joins_while_there_is_room_or_in_its_own_place(jobs):

@@ -9,15 +9,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import boto3
 import psutil
 import pytest
 
+from api.auth import Role
+from api.signing import Signer
 from local.driver import EngineProcess, until
 from local.event_source import LONG_POLL_S
-from local.valkey import embedded_valkey
+from local.valkey import embedded_valkey, free_port
 from muster.warm_pool import MOST_LAUNCHES
 
 
@@ -243,3 +246,62 @@ def test_a_stopped_engine_leaves_no_job_worker_and_the_job_goes_back(tmp_path: P
         until(lambda: status() in ("pending", "claimed"), "it is there, and not lost")
     finally:
         engine.end()
+
+
+def test_the_triggers_of_an_engine_wake_its_pools_each_in_its_own_way(tmp_path: Path) -> None:
+    """Every kind that the engine itself can start. What it has started for them ends with it."""
+    folder, token = tmp_path / "engine", tmp_path / "token"
+    api_port = free_port()
+    kinds: dict[str, dict[str, str]] = {
+        "in-loop": {},
+        "subprocess": {},
+        "lambda": {"function": "pool_manager"},
+        "webhook": {"url": f"http://127.0.0.1:{api_port}", "token_file": str(token)},
+    }
+    entries = [
+        {"name": kind, "type": kind, "on": "work_added", "input": {"pool_id": kind}} | more
+        for kind, more in kinds.items()
+    ]
+    file = tmp_path / "triggers.yml"
+    file.write_text(json.dumps({"triggers": entries}), encoding="utf-8")
+    options = ("--pool", "0", "--triggers", str(file), "--api-port", str(api_port))
+    engine = EngineProcess(folder, *options)
+    try:
+        engine.start()
+        token.write_text(Signer.read(folder).token(Role.OPERATOR, None, timedelta(hours=1)), encoding="utf-8")
+        engine.api.post("/v1/pools/untold/jobs", json={"data": {"n": 1}}).raise_for_status()
+        for kind in kinds:
+            engine.api.post(f"/v1/pools/{kind}/jobs", json={"data": {"n": 1}}).raise_for_status()
+        engine.api.post("/v1/pools/in-loop/jobs", json={"data": {"delay_s": 600}}).raise_for_status()
+        for kind in kinds:
+            until(
+                lambda kind=kind: engine.get(f"/v1/pools/{kind}")["done"] == 1, f"{kind} has woken its pool"
+            )
+        until(lambda: engine.get("/v1/pools/in-loop")["claimed"] == 1, "one works on")
+        untold = engine.get("/v1/pools/untold")
+        assert (untold["pending"], untold["workers"]) == (1, 0), "no trigger is for this one"
+        # Whoever launched them: all job workers write where the engine's do, and it finds them at its end.
+        assert len(list((folder / "workers" / "logs").glob("subprocess-*.log"))) == 1
+        assert engine.stop() == 0
+        assert engine.processes() == []
+    finally:
+        engine.end()
+
+
+def test_an_engine_with_bad_triggers_does_not_start(tmp_path: Path) -> None:
+    file = tmp_path / "triggers.yml"
+    file.write_text("triggers: [{name: far, type: lambda, on: work_added, function: mine}]", encoding="utf-8")
+    words = [
+        sys.executable,
+        "-m",
+        "cli.main",
+        "up",
+        "--dir",
+        str(tmp_path / "engine"),
+        "--triggers",
+        str(file),
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "trigger far: the engine runs pool_manager" in done.stderr.replace("\n", " ")
+    assert not (tmp_path / "engine").exists()

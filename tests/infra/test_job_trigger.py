@@ -62,7 +62,10 @@ def test_a_lambda_trigger_runs_the_function_with_the_pool(
     while not told.exists():
         assert time.monotonic() < deadline, "the function was never run"
         time.sleep(0.05)
-    assert json.loads(told.read_text(encoding="utf-8")) == {"pool_id": "backtests"}
+    assert json.loads(told.read_text(encoding="utf-8")) == {
+        "source": "muster.jobs",
+        "pool_id": "backtests",
+    }
 
 
 def test_a_function_that_is_not_there_is_told_and_not_raised(

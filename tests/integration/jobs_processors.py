@@ -33,6 +33,8 @@ def forever(job, ctx):
 
 def deaf(job, ctx):
     """Hogs the interpreter and never looks whether it was cancelled, until a file tells it to end."""
+    if "begun" in job.data:
+        Path(job.data["begun"]).touch()
     while not Path(job.data["until"]).exists():
         sum(range(20_000))
     return "ended by itself"

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import flatmachines as fm
 import pytest
+from flatmachines.actions import MachineInvoker
 
 from examples.flatmachines.hooks import machine
+from local.driver import until
 from muster.clock import FakeClock
 from muster.jobs import JobStatus
 from muster.jobs import connect as connect_sync
@@ -124,14 +128,99 @@ def test_the_registry_speaks_their_words(url, clock):
     asyncio.run(story())
 
 
+def with_heartbeat(folder, interval):
+    """The machines of the example, with another heartbeat in their YAML."""
+    copy = folder / "machines"
+    shutil.copytree(ROOT / "examples/flatmachines", copy)
+    worker = (copy / "job_worker.yml").read_text(encoding="utf-8")
+    assert worker.count("heartbeat_interval: 30 ") == 1
+    changed = worker.replace("heartbeat_interval: 30 ", f"heartbeat_interval: {interval} ")
+    (copy / "job_worker.yml").write_text(changed, encoding="utf-8")
+    return copy
+
+
+def test_a_job_that_takes_longer_than_the_reapers_patience_keeps_its_worker(url, tmp_path):
+    """A worker that does not beat is lost once a second has passed; this job takes three times as long."""
+    folder = with_heartbeat(tmp_path, 0.1)
+
+    async def story():
+        jobs = connect(url)
+        job_id = await jobs.work.pool("p").push({"delay_s": 3.0})
+        worker = machine("job_worker", jobs, folder=folder)
+        asked = {"pool_id": "p", "stale_threshold_seconds": 1.0}
+        reaped, at_work = 0, asyncio.create_task(worker.execute(input={"pool_id": "p", "worker_id": "w"}))
+        while not at_work.done():
+            answer = await machine("stale_worker_reaper", jobs, folder=folder).execute(input=asked)
+            reaped += answer["reaped_count"]
+            await asyncio.wait([at_work], timeout=0.1)
+        assert (await at_work)["job_id"] == job_id
+        return job_id, reaped, (await jobs.registration.get("w")).status
+
+    job_id, reaped, status = asyncio.run(story())
+    job = connect_sync(url).work.pool("p").get(job_id)
+    assert (job.status, job.attempts, reaped, status) == (JobStatus.DONE, 1, 0, "terminated")
+    assert not [thread for thread in threading.enumerate() if "heart of w" in thread.name]
+
+
+def test_a_worker_machine_that_breaks_stops_its_heartbeat(tmp_path, monkeypatch):
+    async def story():
+        jobs = connect(f"sqlite:///{tmp_path}/jobs.db")
+        pool = jobs.work.pool("p")
+        await pool.push({"n": 1})
+
+        async def broken(*_):
+            raise OSError("the disk is full")
+
+        monkeypatch.setattr(type(pool), "complete", broken)
+        with pytest.raises(OSError, match="the disk is full"):
+            await machine("job_worker", jobs).execute(input={"pool_id": "p", "worker_id": "w"})
+        return (await jobs.registration.get("w")).status
+
+    assert asyncio.run(story()) == "active", "the reaper finds it: nobody says any more that it is alive"
+    assert not [thread for thread in threading.enumerate() if "heart of w" in thread.name]
+
+
+def test_the_checker_launches_and_does_not_wait(tmp_path):
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    launched = []
+
+    class Noted(MachineInvoker):
+        async def launch(self, *, target_config, input_data, **_):
+            launched.append((target_config["data"]["name"], input_data))
+
+        async def invoke(self, **_):
+            raise AssertionError("the checker waits for nobody")
+
+    async def story():
+        jobs = connect(url)
+        for n in range(5):
+            await jobs.work.pool("papers").push({"n": n})
+        asked = {"pool_id": "papers", "max_workers": 3}
+        checks = [
+            await machine("parallelization_checker", jobs, Noted()).execute(input=asked) for _ in range(2)
+        ]
+        return checks, await jobs.registration.list()
+
+    checks, workers = asyncio.run(story())
+    assert checks == [{"spawned": 3}, {"spawned": 0}], "who was launched counts before it has come"
+    assert [name for name, _ in launched] == ["job_worker"] * 3
+    assert {told["worker_id"] for _, told in launched} == {worker.worker_id for worker in workers}
+    assert {told["pool_id"] for _, told in launched} == {"papers"}
+
+
 def test_the_example_runs_from_a_shell(tmp_path):
-    def run(*words):
-        command = [sys.executable, str(ROOT / "examples/flatmachines/run.py"), *words, "--delay", "0"]
+    def run(*words, url="sqlite:///jobs.db"):
+        command = [sys.executable, str(ROOT / "examples/flatmachines/run.py"), *words, "--url", url]
         done = subprocess.run(
             command, cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=60, check=True
         )
         return json.loads(done.stdout.splitlines()[-1])
 
-    assert len(run("seed", "--count", "2")) == 2
+    ids = run("seed", "--count", "2", "--delay", "0.5")
+    assert len(ids) == 2
     assert run("check", "--max-workers", "5") == {"spawned": 2}
+    pool = connect_sync(f"sqlite:///{tmp_path}/jobs.db").work.pool("papers")
+    until(lambda: pool.counts().done == 2, "two processes have done one job each")
+    assert len({pool.get(i).claimed_by for i in ids}) == len(list((tmp_path / ".muster/logs").iterdir())) == 2
+    assert run("check") == {"spawned": 0}
     assert run("reap")["reaped_count"] == 0

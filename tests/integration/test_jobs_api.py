@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import uvicorn
@@ -251,7 +252,8 @@ def test_mistakes_end_with_the_code_of_their_kind(muster, pool):
     pool.complete(pool.claim("w"))
     assert "rerun it instead" in muster("resume", "p", done, code=4)
     assert "not JSON" in muster("push", "p", "{", code=2)
-    assert "need --url" in muster("check", "p", "--worker-option=--batch=10", code=2)
+    assert "needs --url" in muster("check", "p", "--worker-option=--batch=10", code=2)
+    assert "muster up --triggers t.yml" in muster("push", "p", "1", "--triggers", "t.yml", code=2)
 
 
 def test_more_jobs_than_one_request_may_carry_are_pushed_in_several(muster, pool):
@@ -299,3 +301,40 @@ def test_on_one_machine_a_pin_is_an_environment_that_exists(jobs, tmp_path):
     assert client.put("/v1/pools/p/pin", json={"image": sys.executable}).status_code == 200
     assert client.put("/v1/pools/p/pin", json={"image": sys.prefix}).json()["pin"] == sys.prefix
     assert jobs.work.pool("p").settings().pin == sys.prefix
+
+
+def jobs_command(*words, code=0):
+    done = CliRunner().invoke(cli_jobs, words, env={"MUSTER_JOBS_URL": "", "MUSTER_DIR": ""})
+    assert done.exit_code == code, done.output
+    return done
+
+
+def test_a_file_of_triggers_is_checked_and_its_cron_lines_are_printed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    example = str(Path(__file__).parents[2] / "examples/triggers.yml")
+    line = "*/5 * * * * muster jobs check backtests"
+    done = jobs_command("triggers", example, "--url", "sqlite:///jobs.db")
+    assert done.stdout == f"{line} --url sqlite:///{tmp_path}/jobs.db\n"
+    assert "inline               in-loop    every pool, on work_added" in done.stderr
+    assert jobs_command("triggers", example, "--dir", "here").stdout == f"{line} --dir {tmp_path}/here\n"
+    asked = jobs_command("triggers", example, "--api-url", "http://api:3001", "--json")
+    first, second, *_ = json.loads(asked.stdout)
+    assert first == {
+        "name": "every-five-minutes",
+        "type": "cron",
+        "pool": "backtests",
+        "on": None,
+        "cron": f"{line} --api-url http://api:3001",
+    }
+    assert (second["on"], second["cron"]) == ("work_added", None)
+
+
+def test_a_bad_file_of_triggers_is_refused_before_anything_is_pushed(tmp_path):
+    file, url = tmp_path / "t.yml", f"sqlite:///{tmp_path}/jobs.db"
+    file.write_text("triggers: [{name: a, type: in-loop}]", encoding="utf-8")
+    for words in (["triggers", str(file)], ["push", "p", "1", "--url", url, "--triggers", str(file)]):
+        done = jobs_command(*words, code=2)
+        assert "trigger a: without 'on: work_added'" in done.stderr
+        assert done.stdout == ""
+    assert not (tmp_path / "jobs.db").exists()
+    assert "No such file" in jobs_command("triggers", str(tmp_path / "none.yml"), code=2).stderr

@@ -1,4 +1,4 @@
-"""Sixteen processes, ten thousand jobs, a third of the workers killed: every job done once, none lost."""
+"""Sixteen processes, ten thousand jobs, half of the workers killed: every job done once, none lost."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import random
 import signal
+import threading
 import time
 import uuid
 from collections import Counter
@@ -17,18 +18,24 @@ from muster.clock import SystemClock
 from muster.jobs import Finished, JobStatus, NewJob, WorkerRegistration, WorkerStatus, connect
 from muster.jobs.reaper import reap
 
-PROCESSES, JOBS, KILLED = 16, 10_000, 5
+PROCESSES, JOBS = 16, 10_000
+#: Killed with the claims of a turn in their hands, and killed wherever they are.
+BY_OWN_HAND, FROM_OUTSIDE = 5, 4
+KILLED = BY_OWN_HAND + FROM_OUTSIDE
+#: A turn takes about a millisecond: a kill within this time after one may hit any part of another.
+SOON_S = 0.01
 STALE_S = 2.0
 DEADLINE_S = 200.0
 _fork = multiprocessing.get_context("fork")
 
 
-def _work(url: str, batch: int, diary: Path, start, dead, doomed_at: int | None) -> None:
+def _work(url: str, batch: int, diary: Path, start, dead, doomed_at: int | None, told) -> None:
     """Claim and hand in until nothing is open; every claim and every accepted result goes into the diary.
 
     A doomed one is killed at its n-th turn, by its own SIGKILL and with the claims of that turn in its hands:
-    from outside the kill would come too late on a quick machine. The others leave half of the jobs until
-    all the doomed are dead, so that each of them gets its turns.
+    from outside that moment cannot be met. One that is killed from outside counts its turns for its killer
+    (`told`) and works on until the kill comes. The others leave half of the jobs until all the doomed are
+    dead, so that each of them gets its turns.
     """
     jobs = connect(url)
     start.wait()
@@ -45,7 +52,7 @@ def _work(url: str, batch: int, diary: Path, start, dead, doomed_at: int | None)
                 worker = f"w-{uuid.uuid4().hex}"
                 jobs.registration.register(WorkerRegistration(worker, pid=os.getpid(), pool="race"))
             pool.extend(worker, STALE_S)
-        if doomed_at is None and claimed >= JOBS // (2 * PROCESSES) and dead.value < KILLED:
+        if doomed_at is None and told is None and claimed >= JOBS // (2 * PROCESSES) and dead.value < KILLED:
             time.sleep(0.002)
             continue
         turn = pool.turn(worker, finished, batch, STALE_S)
@@ -56,14 +63,27 @@ def _work(url: str, batch: int, diary: Path, start, dead, doomed_at: int | None)
             os.write(log, "".join(lines).encode())
         finished = [Finished(job.id, job.token, {"n": job.data}) for job in turn.claimed]
         turns += bool(finished)
+        if told is not None:
+            told.value = turns
         if turns == doomed_at:
             with dead.get_lock():
                 dead.value += 1
             os.kill(os.getpid(), signal.SIGKILL)
         if not finished:
-            if pool.counts().open == 0:
+            if told is None and pool.counts().open == 0:
                 os._exit(0)
             pool.wait(0.05)
+
+
+def _kill(worker, told, after_turns: int, delay: float, dead, over: threading.Event) -> None:
+    """SIGKILL a moment after a turn: in the middle of a transaction, before its answer, or between two."""
+    while told.value < after_turns:
+        if over.wait(0.0005):
+            return
+    time.sleep(delay)
+    os.kill(worker.pid, signal.SIGKILL)
+    with dead.get_lock():
+        dead.value += 1
 
 
 def _open_and_push(url: str, start) -> None:
@@ -97,14 +117,27 @@ def test_every_job_is_done_exactly_once_while_workers_are_killed(request, tmp_pa
     pushed = pool.push_many([NewJob(n, max_retries=1000) for n in range(JOBS)])
 
     chance = random.Random(batch)
-    doomed = {n: chance.randint(1, 6) for n in chance.sample(range(PROCESSES), KILLED)}
+    fates = [(n, chance.randint(1, 6)) for n in chance.sample(range(PROCESSES), KILLED)]
+    own, outside = dict(fates[:BY_OWN_HAND]), dict(fates[BY_OWN_HAND:])
     start, dead = _fork.Barrier(PROCESSES), _fork.Value("i", 0)
+    told = {n: _fork.Value("i", 0, lock=False) for n in outside}
     workers = [
-        _fork.Process(target=_work, args=(url, batch, tmp_path / f"{n}.diary", start, dead, doomed.get(n)))
+        _fork.Process(
+            target=_work, args=(url, batch, tmp_path / f"{n}.diary", start, dead, own.get(n), told.get(n))
+        )
         for n in range(PROCESSES)
     ]
     for worker in workers:
         worker.start()
+    over = threading.Event()
+    killers = [
+        threading.Thread(
+            target=_kill, args=(workers[n], told[n], turns, chance.uniform(0.0, SOON_S), dead, over)
+        )
+        for n, turns in outside.items()
+    ]
+    for killer in killers:
+        killer.start()
     deadline = time.monotonic() + DEADLINE_S
     try:
         while any(worker.is_alive() for worker in workers):
@@ -112,6 +145,9 @@ def test_every_job_is_done_exactly_once_while_workers_are_killed(request, tmp_pa
             reap(jobs, "race", SystemClock(), STALE_S)
             time.sleep(0.02)
     finally:
+        over.set()
+        for killer in killers:
+            killer.join()
         for worker in workers:
             worker.kill()
             worker.join()

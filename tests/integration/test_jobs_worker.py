@@ -22,6 +22,7 @@ from muster.jobs import (
     WorkerStatus,
     connect,
 )
+from muster.jobs.capacity import check
 from muster.jobs.model import LIVE
 from muster.jobs.reaper import reap
 from worker.jobs import JobWorker, parse
@@ -211,23 +212,49 @@ def test_sigterm_returns_the_job_with_its_checkpoint_and_the_next_worker_continu
     assert pool.get(job_id).result == {"started_at": 5}
 
 
-def test_sigterm_lets_a_short_job_finish(pool, workers, tmp_path):
-    go = tmp_path / "go"
-    job_id = pool.push({"until": str(go)}, kind="deaf")
+def test_sigterm_lets_a_short_job_finish(jobs, pool, workers, tmp_path):
+    go, begun = tmp_path / "go", tmp_path / "begun"
+    job_id = pool.push({"until": str(go), "begun": str(begun)}, kind="deaf")
     rest = pool.push({"n": 1})
     process = workers.start("--batch", "2")
-    until(lambda: pool.get(job_id).status is JobStatus.CLAIMED, "the job is claimed")
+    until(begun.exists, "the job has begun")
     process.send_signal(signal.SIGTERM)
+    until(lambda: jobs.registration.list()[0].status is WorkerStatus.TERMINATING, "it has heard")
     go.touch()
     assert process.wait(timeout=PATIENCE_S) == 0
     assert pool.get(job_id).status is JobStatus.DONE
     assert (pool.get(rest).status, pool.get(rest).attempts) == (JobStatus.PENDING, 0)
 
 
-def test_sigterm_takes_back_a_job_that_does_not_end_in_time(pool, workers):
-    job_id = pool.push({"until": "/never"}, kind="deaf")
+def test_a_worker_that_was_told_to_stop_says_so_at_once_and_keeps_its_place_until_it_has_left(
+    jobs, pool, workers, tmp_path
+):
+    pool.configure(PoolSettings(max_workers=1))
+    go, begun = tmp_path / "go", tmp_path / "begun"
+    job_id = pool.push({"until": str(go), "begun": str(begun)}, kind="deaf")
+    # The next heartbeat would come after this test has given up.
+    process = workers.start("--heartbeat", str(2 * PATIENCE_S))
+    until(begun.exists, "the job has begun")
+    assert jobs.registration.list()[0].status is WorkerStatus.ACTIVE
+    process.send_signal(signal.SIGTERM)
+    until(lambda: jobs.registration.list()[0].status is WorkerStatus.TERMINATING, "it says that it leaves")
+    pool.push({"n": 2})
+    launches = []
+    checked = check(jobs, "p", lambda *launch: launches.append(launch), SystemClock(), 2 * PATIENCE_S)
+    assert (checked.reaped.lost, launches) == ([], [])
+    go.touch()
+    assert process.wait(timeout=PATIENCE_S) == 0
+    assert pool.get(job_id).status is JobStatus.DONE
+    assert jobs.registration.list()[0].status is WorkerStatus.TERMINATED
+    check(jobs, "p", lambda *launch: launches.append(launch), SystemClock(), 2 * PATIENCE_S)
+    assert len(launches) == 1
+
+
+def test_sigterm_takes_back_a_job_that_does_not_end_in_time(pool, workers, tmp_path):
+    begun = tmp_path / "begun"
+    job_id = pool.push({"until": "/never", "begun": str(begun)}, kind="deaf")
     process = workers.start("--drain", "0.5")
-    until(lambda: pool.get(job_id).status is JobStatus.CLAIMED, "the job is claimed")
+    until(begun.exists, "the job has begun")
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=PATIENCE_S) == 0
     assert (pool.get(job_id).status, pool.get(job_id).attempts) == (JobStatus.PENDING, 0)

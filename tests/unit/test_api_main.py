@@ -11,6 +11,7 @@ from moto import mock_aws
 
 from api import main
 from api.signing import JWKS_FILE, LOCAL
+from local.driver import until
 from muster.clients import aws_client
 from muster.clock import SystemClock
 from muster.errors import Refused
@@ -138,4 +139,62 @@ def test_a_pool_can_be_pinned_to_a_task_definition(client):
 def test_without_the_name_of_pool_manager_nothing_is_served(environ):
     del environ["MUSTER_FN_POOL_MANAGER"]
     with pytest.raises(Refused, match="MUSTER_FN_POOL_MANAGER is not set"):
+        main.build(environ)
+
+
+@pytest.fixture
+def triggers(environ, tmp_path):
+    """Writes the deployment's triggers."""
+
+    def write(*entries):
+        path = tmp_path / "triggers.yml"
+        path.write_text(json.dumps({"triggers": [{"name": f"t{n}", **e} for n, e in enumerate(entries)]}))
+        environ["MUSTER_JOB_TRIGGERS"] = str(path)
+
+    return write
+
+
+def test_the_triggers_of_the_deployment_take_the_place_of_the_check(
+    environ, functions, valkey, jobs, triggers
+):
+    added = {"on": "work_added"}
+    triggers({"type": "lambda", **added, "input": {"pool_id": "cloud"}}, {"type": "in-loop", **added})
+    with TestClient(main.build(environ), headers=BEARER) as client:
+        jobs.registration.register(WorkerRegistration("w1", pool="cloud"))
+        jobs.registration.register(WorkerRegistration("w2", pool="here"))
+        # The function is asked whatever the API sees; a check in this process sees that one worker is enough.
+        for pool in ("cloud", "here"):
+            assert client.post(f"/v1/pools/{pool}/jobs", json={"data": 1}).status_code == 202
+        assert functions.events == [{"source": "muster.jobs", "pool_id": "cloud"}]
+        client.post("/v1/pools/here/jobs", json={"data": 2})
+        until(lambda: len(functions.events) == 2, "the check has asked")
+        assert functions.events[1] == {"source": "muster.jobs", "pool_id": "here"}
+
+
+def test_with_triggers_for_other_pools_only_nobody_is_asked_until_the_next_check(
+    environ, functions, valkey, jobs, triggers
+):
+    triggers({"type": "lambda", "on": "work_added", "input": {"pool_id": "other"}})
+    with TestClient(main.build(environ), headers=BEARER) as client:
+        client.post("/v1/pools/p/jobs", json={"data": 1})
+        assert functions.events == []
+        assert client.post("/v1/pools/p/check").json()["asked"] is True
+
+
+@pytest.mark.parametrize(
+    ("entry", "hint"),
+    [
+        ({"type": "subprocess", "on": "work_added"}, "t0: the deployed API starts no processes; use lambda"),
+        (
+            {"type": "lambda", "on": "work_added", "function": "mine"},
+            "t0: the API's role may invoke pool_manager",
+        ),
+        ({"type": "lambda"}, "t0: without 'on: work_added'"),
+    ],
+)
+def test_triggers_that_the_deployed_api_cannot_obey_are_refused_before_it_serves(
+    environ, triggers, entry, hint
+):
+    triggers(entry)
+    with pytest.raises(Refused, match=hint):
         main.build(environ)

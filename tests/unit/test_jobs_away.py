@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 from typing import Any
 
 import pytest
@@ -12,17 +13,25 @@ from worker.jobs import JobWorker, parse
 
 
 class Time:
-    """Stands in for the module `time`, and for the event that ends the heartbeat."""
+    """Stands in for the module `time`, and for the news that wake and end the heartbeat."""
 
     def __init__(self, until: float) -> None:
         self.now, self.until = 0.0, until
+        self.told: list[Any] = []
 
     def monotonic(self) -> float:
         return self.now
 
-    def wait(self, seconds: float) -> bool:
-        self.now += max(seconds, 0.001)  # nothing takes no time at all
-        return self.now >= self.until
+    def put(self, news: Any) -> None:
+        self.told.append(news)
+
+    def get(self, timeout: float) -> Any:
+        if self.told:
+            return self.told.pop(0)
+        self.now += max(timeout, 0.001)  # nothing takes no time at all
+        if self.now < self.until:
+            raise queue.Empty
+        return jobs._News.ENDED
 
 
 class Away:
@@ -45,7 +54,7 @@ def worker() -> JobWorker:
 def live(worker: JobWorker, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     time = Time(seconds)
     monkeypatch.setattr(jobs, "time", time)
-    worker._ended = time  # type: ignore[assignment]
+    worker._news = time  # type: ignore[assignment]
     worker._beat_until_ended()
 
 

@@ -269,21 +269,61 @@ def test_the_example_triggers_load_and_cron_gets_its_line():
 
     loaded = trig.load(Path("examples/triggers.yml"))
     assert {trigger.type for trigger in loaded} == set(trig.TriggerType)
-    line = trig.cron_line(loaded[0], "sqlite:///jobs.db")
-    assert line == "*/5 * * * * muster jobs check backtests --url sqlite:///jobs.db"
+    line = trig.cron_line(loaded[0], ["--url", "sqlite:////srv/jobs.db"])
+    assert line == "*/5 * * * * muster jobs check backtests --url sqlite:////srv/jobs.db"
+
+
+def test_a_cron_line_survives_the_shell_and_cron_itself():
+    nightly = trig.Trigger("n", trig.TriggerType.CRON, pool="p", schedule="@daily")
+    line = trig.cron_line(nightly, ["--url", "sqlite:////a%20b/jobs.db?synchronous=normal"])
+    assert line == r"@daily muster jobs check p --url 'sqlite:////a\%20b/jobs.db?synchronous=normal'"
 
 
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
+        ("", "list named 'triggers'"),
+        ("triggers: soon", "list named 'triggers'"),
+        ("triggers: [", "t.yml: .*expected"),
+        ("triggers: [now]", "entry 1 must be a mapping"),
+        ("triggers: [{type: cron}]", "entry 1 must be a mapping with a name"),
+        ("triggers: [{name: a}]", "a: .*in-loop"),
+        ("triggers: [{name: a, type: [cron]}]", "a: .*in-loop"),
         ("triggers: [{name: a, type: carrier-pigeon}]", "a: .*in-loop"),
         ("triggers: [{name: b, type: cron}]", "b: .*schedule"),
-        ("triggers: [{name: c, type: webhook}]", "c: .*url"),
+        ("triggers: [{name: b, type: cron, schedule: '*/5 * * * *'}]", "b: .*pool_id"),
+        ("triggers: [{name: b, type: cron, schedule: '*/5', input: {pool_id: p}}]", "b: .*schedule"),
+        (
+            'triggers: [{name: b, type: cron, schedule: "* * * * *\\n* * * * *", input: {pool_id: p}}]',
+            "schedule",
+        ),
+        ("triggers: [{name: b, type: cron, schedule: 5, input: {pool_id: p}}]", "schedule must be text"),
+        ("triggers: [{name: b, type: cron, shedule: '@daily', input: {pool_id: p}}]", "shedule: no such key"),
+        ("triggers: [{name: b, type: cron, schedule: '@daily', input: {pool_id: '-p'}}]", "'-p' is no name"),
+        ("triggers: [{name: b, type: cron, schedule: '@daily', input: p}]", "input may hold pool_id"),
+        (
+            "triggers: [{name: b, type: cron, schedule: '@daily', on: work_added, input: {pool_id: p}}]",
+            "'on'",
+        ),
+        ("triggers: [{name: c, type: webhook, on: work_added}]", "c: .*url"),
+        ("triggers: [{name: c, type: webhook, on: work_added, url: 'file:///etc'}]", "c: .*https://"),
+        ("triggers: [{name: d, type: in-loop}]", "d: without 'on: work_added'"),
+        ("triggers: [{name: d, type: in-loop, on: work_aded}]", "d: without 'on: work_added'"),
+        (
+            "triggers: [{name: d, type: in-loop, on: work_added, machine: job_worker}]",
+            "parallelization_checker",
+        ),
+        ("triggers: [{name: d, type: in-loop, on: work_added}, {name: d, type: cron}]", "d: used twice"),
     ],
 )
 def test_a_wrong_trigger_is_refused_by_name(tmp_path, text, hint):
     with pytest.raises(Refused, match=hint):
         trig.load(write(tmp_path / "t.yml", text))
+
+
+def test_a_file_of_triggers_that_is_not_there_is_refused_by_its_path(tmp_path):
+    with pytest.raises(Refused, match=r"none\.yml.*No such file"):
+        trig.load(tmp_path / "none.yml")
 
 
 def test_work_added_fires_only_the_triggers_of_that_event_and_pool(tmp_path):
@@ -292,7 +332,7 @@ def test_work_added_fires_only_the_triggers_of_that_event_and_pool(tmp_path):
         "triggers:\n"
         " - {name: a, type: subprocess, on: work_added}\n"
         " - {name: b, type: lambda, on: work_added, input: {pool_id: q}}\n"
-        " - {name: c, type: subprocess, on: something_else}\n",
+        " - {name: c, type: cron, schedule: '@daily', input: {pool_id: p}}\n",
     )
     spawned, invoked = [], []
     effects = trig.Effects(
@@ -306,7 +346,7 @@ def test_work_added_fires_only_the_triggers_of_that_event_and_pool(tmp_path):
     assert [command[-5:] for command in spawned] == [["cli.jobs", "check", "p", "--url", "sqlite:///x.db"]]
     assert invoked == []
     work_added("q")
-    assert invoked == [("pool_manager", {"pool_id": "q"})]
+    assert invoked == [("pool_manager", {"source": "muster.jobs", "pool_id": "q"})]
 
 
 def test_an_in_loop_trigger_does_not_block_the_caller_and_does_not_raise():
