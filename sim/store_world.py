@@ -44,6 +44,7 @@ class StoreWorld:
         self.lagging = False  #: the replica is behind: what is written now would be lost
         #: [(from, to)]: acknowledged writes of these times are gone.
         self.lost: list[tuple[float, float]] = []
+        self.on_lost: Callable[[], None] = lambda: None
         self._listeners: list[Callable[[str, str], None]] = []
 
     def listen(self, listener: Callable[[str, str], None]) -> None:
@@ -72,9 +73,8 @@ class StoreWorld:
         self.lagging = True
 
         def take_over() -> None:
-            self.backend.restore(snapshot)
             self.lagging = False
-            self.lost.append((began, loop.now))
+            self._lose(snapshot, began)
             self.outage(downtime)
             self.world.trace("store", "failover", f"lost {loop.now - began:.3f} s")
 
@@ -83,8 +83,14 @@ class StoreWorld:
     def wipe(self) -> None:
         """A store restarted without its data; only a lossy one does that."""
         if self.lossy and not self.lagging:
-            self.backend.restore(({}, {}))
-            self.lost.append((0.0, self.world.loop.now))
+            self._lose(({}, {}), 0.0)
+            self.world.trace("store", "wiped")
+
+    def _lose(self, snapshot: Any, since: float) -> None:
+        """Become the replica that had seen no more than this."""
+        self.backend.restore(snapshot)
+        self.lost.append((since, self.world.loop.now))
+        self.on_lost()
 
     def forgot(self, at: float) -> bool:
         """Is what was acknowledged at this time gone?"""
@@ -245,4 +251,6 @@ class FakeRedisBackend:
         self._client.script_flush()
         kept = snapshot if isinstance(snapshot, dict) else {}
         for key, (value, expires) in kept.items():
-            self._client.restore(key, max(expires, 0), value, absttl=expires > 0)
+            self._client.restore(key, 0, value)
+            if expires > 0:
+                self._client.pexpireat(key, expires)
