@@ -99,7 +99,9 @@ class SimQueue:
                 continue
             message.receives += 1
             again = not self.spec.fifo and self.duplicates > 0
-            self.duplicates -= again
+            if again:
+                self.duplicates -= 1
+                self._sqs.world.count("claim twice")
             message.visible_at = now if again else now + self.spec.visibility.total_seconds()
             batch.append(message)
         self.look_again()

@@ -41,6 +41,7 @@ class StoreWorld:
         self.backend: Backend = backend or MiniStore(lambda: world.loop.now, self._publish)
         self.away_until = 0.0
         self.slow_until = 0.0
+        self.repeats = 0  #: so many of the next claims are taken from their list twice
         self.lagging = False  #: the replica is behind: what is written now would be lost
         #: [(from, to)]: acknowledged writes of these times are gone.
         self.lost: list[tuple[float, float]] = []
@@ -96,10 +97,20 @@ class StoreWorld:
         """Is what was acknowledged at this time gone?"""
         return any(began <= at <= until for began, until in self.lost)
 
+    def _come_again(self, key: str, claim: str) -> None:
+        """A claim that was taken from its list is there for another worker, too."""
+        if key == keys.pool_claims(self.world.pool):
+            self.repeats -= 1
+            self.world.count("claim twice")
+            self.backend.execute(("RPUSH", key, claim))
+            self.world.wake_waiters()
+
     def command(self, words: tuple[Any, ...]) -> Any:
         if words[0] == "WAIT":
             return 0 if self.lagging else 1
         reply = self.backend.execute(words)
+        if words[0] == "LPOP" and reply is not None and self.repeats > 0:
+            self._come_again(words[1], reply)
         if words[0] == "HSET" and words[1].startswith(_SWEEP_DONE) and words[2] != "batches":
             self.world.audit("swept", words[3])
         if words[0] == "EVALSHA":
