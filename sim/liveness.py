@@ -163,8 +163,8 @@ class OrphansProven(Invariant):
 
 
 class Budget(Invariant):
-    """Nobody but a person's start calls ECS without having drawn on the shared budget, and nobody draws what
-    is kept for those who matter more."""
+    """Nobody but the function that starts what people want calls ECS without having drawn on the shared
+    budget, and nobody draws what is kept for those who matter more."""
 
     name = "AWS calls stay inside the budget"
 
