@@ -50,6 +50,7 @@ def heal(world: World) -> None:
     world.functions.left_over = list(world.functions.running)
     for queue in world.sqs.queues.values():
         queue.duplicates = 0
+    store.repeats = 0
     world.session_trouble.clear()
     world.deaf_until = now
     if world.trading is not None:
@@ -184,8 +185,8 @@ _KINDS: dict[str, Strike] = {
     "host_silent": _host(silent=True),
     "zone_silent": _zone,
     "drain": _drain,
-    "sqs_duplicate": lambda world, fault: world.duplicate("worker-control.fifo"),  # noqa: ARG005
-    "claim_duplicate": lambda world, fault: world.duplicate("pool-claim"),  # noqa: ARG005
+    "sqs_duplicate": lambda world, fault: world.duplicate_command(),  # noqa: ARG005
+    "claim_duplicate": lambda world, fault: world.duplicate_claim(),  # noqa: ARG005
     "sqs_away": _until("sqs", "away_until"),
     "invoke_twice": lambda world, fault: world.functions.repeat_next.update({fault.target: 1}),
     "invoke_lost": lambda world, fault: world.functions.drop_next.update({fault.target: 1}),

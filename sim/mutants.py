@@ -12,11 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from muster import store
+
+#: Every bug is found by one of the seeds below this, counted from zero.
+FOUND_WITHIN = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,12 @@ class Mutant:
     where: str
     old: str
     new: str
-    seed: int = 0  #: the hunt begins here
+    seed: int = 0  #: the hunt looks here first, to be short; it goes through all seeds
+
+    @property
+    def hunt(self) -> Iterator[int]:
+        """Every seed in which this bug must be found, the likely ones first."""
+        return chain(range(self.seed, FOUND_WITHIN), range(min(self.seed, FOUND_WITHIN)))
 
     @contextmanager
     def alive(self) -> Iterator[None]:

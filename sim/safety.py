@@ -50,7 +50,7 @@ class OneActor(Invariant):
             return
         began = self._since.setdefault(user, now)
         self.world.worst_overlap = max(self.world.worst_overlap, now - began)
-        if now - began > _overlap_bound(self.world, acting):
+        if now - began >= _overlap_bound(self.world, acting):
             names = ", ".join(worker.name for worker in acting)
             self.violated(f"{user}: {names} may act together since {now - began:.1f} s")
 
@@ -75,7 +75,7 @@ class BrokerOrder(Invariant):
         if newest is worker:
             return
         self.world.worst_overlap = max(self.world.worst_overlap, now - since)
-        if now - since > _overlap_bound(self.world, [worker, newest]):
+        if now - since >= _overlap_bound(self.world, [worker, newest]):
             self.violated(
                 f"{user}: {worker.name} (epoch {given.epoch}) acted {now - since:.1f} s after "
                 f"{newest.name} (epoch {epoch}) had begun"
@@ -83,7 +83,7 @@ class BrokerOrder(Invariant):
 
 
 def _overlap_bound(world: World, workers: list[SimWorker]) -> float:
-    """Nothing on a store that keeps what it acknowledged."""
+    """Nothing on a store that keeps what it acknowledged: there the first sight of it breaks the promise."""
     return _trouble_bound(world, workers) if world.store_world.lost else 0.0
 
 

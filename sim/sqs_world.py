@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from hashlib import md5
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError, EndpointConnectionError
@@ -83,7 +84,9 @@ class SimQueue:
         batch: list[Message] = []
         blocked: set[str] = set()
         candidates = list(self.messages)
-        if not self.spec.fifo:
+        if self.spec.fifo:
+            candidates = self._sqs.groups_in_any_order(candidates)
+        else:
             rng.shuffle(candidates)
         for message in candidates:
             if len(batch) == most:
@@ -96,7 +99,9 @@ class SimQueue:
                 continue
             message.receives += 1
             again = not self.spec.fifo and self.duplicates > 0
-            self.duplicates -= again
+            if again:
+                self.duplicates -= 1
+                self._sqs.world.count("claim twice")
             message.visible_at = now if again else now + self.spec.visibility.total_seconds()
             batch.append(message)
         self.look_again()
@@ -139,6 +144,16 @@ class SqsWorld:
         self.queues = {spec.name: SimQueue(self, spec) for spec in QUEUES}
         self.away_until = 0.0
         self.on_dead_letter: Callable[[SimQueue, Message], None] = lambda *_: None
+        self._dice = Random(f"groups-{world.plan.seed}")
+
+    def groups_in_any_order(self, messages: list[Message]) -> list[Message]:
+        """Order is promised within a group only: one group after another, and nobody knows which first."""
+        groups: dict[str, list[Message]] = {}
+        for message in messages:
+            groups.setdefault(message.group, []).append(message)
+        order = list(groups.values())
+        self._dice.shuffle(order)
+        return [message for group in order for message in group]
 
     def to_dead_letters(self, queue: SimQueue, message: Message) -> None:
         queue.messages.remove(message)

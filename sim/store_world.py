@@ -41,9 +41,11 @@ class StoreWorld:
         self.backend: Backend = backend or MiniStore(lambda: world.loop.now, self._publish)
         self.away_until = 0.0
         self.slow_until = 0.0
+        self.repeats = 0  #: so many of the next claims are taken from their list twice
         self.lagging = False  #: the replica is behind: what is written now would be lost
         #: [(from, to)]: acknowledged writes of these times are gone.
         self.lost: list[tuple[float, float]] = []
+        self.on_lost: Callable[[], None] = lambda: None
         self._listeners: list[Callable[[str, str], None]] = []
 
     def listen(self, listener: Callable[[str, str], None]) -> None:
@@ -72,9 +74,8 @@ class StoreWorld:
         self.lagging = True
 
         def take_over() -> None:
-            self.backend.restore(snapshot)
             self.lagging = False
-            self.lost.append((began, loop.now))
+            self._lose(snapshot, began)
             self.outage(downtime)
             self.world.trace("store", "failover", f"lost {loop.now - began:.3f} s")
 
@@ -83,17 +84,33 @@ class StoreWorld:
     def wipe(self) -> None:
         """A store restarted without its data; only a lossy one does that."""
         if self.lossy and not self.lagging:
-            self.backend.restore(({}, {}))
-            self.lost.append((0.0, self.world.loop.now))
+            self._lose(({}, {}), 0.0)
+            self.world.trace("store", "wiped")
+
+    def _lose(self, snapshot: Any, since: float) -> None:
+        """Become the replica that had seen no more than this."""
+        self.backend.restore(snapshot)
+        self.lost.append((since, self.world.loop.now))
+        self.on_lost()
 
     def forgot(self, at: float) -> bool:
         """Is what was acknowledged at this time gone?"""
         return any(began <= at <= until for began, until in self.lost)
 
+    def _come_again(self, key: str, claim: str) -> None:
+        """A claim that was taken from its list is there for another worker, too."""
+        if key == keys.pool_claims(self.world.pool):
+            self.repeats -= 1
+            self.world.count("claim twice")
+            self.backend.execute(("RPUSH", key, claim))
+            self.world.wake_waiters()
+
     def command(self, words: tuple[Any, ...]) -> Any:
         if words[0] == "WAIT":
             return 0 if self.lagging else 1
         reply = self.backend.execute(words)
+        if words[0] == "LPOP" and reply is not None and self.repeats > 0:
+            self._come_again(words[1], reply)
         if words[0] == "HSET" and words[1].startswith(_SWEEP_DONE) and words[2] != "batches":
             self.world.audit("swept", words[3])
         if words[0] == "EVALSHA":
@@ -245,4 +262,6 @@ class FakeRedisBackend:
         self._client.script_flush()
         kept = snapshot if isinstance(snapshot, dict) else {}
         for key, (value, expires) in kept.items():
-            self._client.restore(key, max(expires, 0), value, absttl=expires > 0)
+            self._client.restore(key, 0, value)
+            if expires > 0:
+                self._client.pexpireat(key, expires)

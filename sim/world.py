@@ -151,8 +151,15 @@ class World:
     def trace_hash(self) -> str:
         return self._hash.hexdigest()
 
-    def duplicate(self, queue: str) -> None:
-        self.sqs.queues[queue].duplicates += 1
+    def duplicate_claim(self) -> None:
+        """The next claim comes twice, whichever way it travels."""
+        if self.claims_on_valkey:
+            self.store_world.repeats += 1
+        else:
+            self.sqs.queues[POOL_CLAIM.name].duplicates += 1
+
+    def duplicate_command(self) -> None:
+        self.sqs.queues[WORKER_CONTROL.name].duplicates += 1
 
     def count(self, what: str) -> None:
         self.faults[what] += 1

@@ -153,7 +153,7 @@ MUTANTS = (
         "worker.jobs:JobWorker._supervise",
         "if not (settled and self._patiently(self._join)):",
         "if not self._patiently(self._join):",
-        seed=2149,
+        seed=1951,
     ),
     Mutant(
         "keep what the life before held",

@@ -6,20 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sim.jobs.processes import park
-from sim.ministore import MiniStore
 from sim.store_world import SimClient, StoreWorld
-
-
-class JobStore(MiniStore):
-    """One server that says when it lost acknowledged writes."""
-
-    def __init__(self, now: Callable[[], float], lost_writes: Callable[[], None]) -> None:
-        super().__init__(now, lambda channel, body: None)  # noqa: ARG005
-        self._lost_writes = lost_writes
-
-    def restore(self, snapshot: Any) -> None:
-        super().restore(snapshot)
-        self._lost_writes()
 
 
 class JobClient(SimClient):

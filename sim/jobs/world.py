@@ -24,7 +24,7 @@ from sim.jobs.launcher import Launcher
 from sim.jobs.plan import SKEW_S, STALE_S, JobPlan, Plan, Wish
 from sim.jobs.processes import Container, HostClock, Process, enter, expected
 from sim.jobs.record import Record
-from sim.jobs.store import JobClient, JobStore
+from sim.jobs.store import JobClient
 from sim.loop import Actor, Killed, Loop
 from sim.plan import START, Fault
 from sim.store_world import Backend, StoreWorld
@@ -64,8 +64,8 @@ class JobWorld:
         self.delayed: set[str] = set()
         self.known: list[str] = []  #: the ids that people were given
         self._numbers = itertools.count(1)
-        backend = backend or JobStore(lambda: self.loop.now, self._lost_writes)
         self.store_world: Any = StoreWorld(self, lossy=plan.lossy, backend=backend)  # type: ignore[arg-type]
+        self.store_world.on_lost = self._lost_writes
         self.client = JobClient(self.store_world)
         self.store = core_store.Store(self.client)
         self.script_names = _script_names()

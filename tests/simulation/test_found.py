@@ -102,3 +102,23 @@ def test_a_worker_that_sleeps_through_its_lease_is_an_orphan_like_any_other() ->
     history = live(*faults, wishes=wishes, users=2, pool=2, on_valkey=True, duration=227.806538, seed=5731)
     assert history.lines is not None
     assert any("no owner in two sweeps" in line for line in history.lines)
+
+
+def test_a_pool_worker_that_waits_for_a_held_mark_at_every_sweep_is_an_orphan_to_all_of_them() -> None:
+    """Seed 6994: a failover forgot a restart, and the restart's claim went round: each pool worker waited in
+    vain with it for a minute, was idle for ten seconds, and took it again. Three sweeps found one of them
+    without an owner, the last stopped it, and the invariant counted the seconds since it had last been idle.
+    """
+    wishes = (
+        Wish(16.037017883398004, "start", "u1"), Wish(26.154362421516268, "restart", "u1"),
+        Wish(27.08603576261304, "start", "u0"), Wish(74.6861699169719, "redrive"),
+    )  # fmt: skip
+    faults = (
+        Fault(23.217972423049883, "failover", amount=10.0, skip=5),
+        Fault(26.154362421516268, "pause", "drop_mark", 59.0),
+        Fault(62.000402181076005, "lost", "worker_control", skip=5),
+        Fault(99.60186142599963, "launch", "fail"), Fault(113.09047812160598, "pool_target", amount=3.0),
+    )  # fmt: skip
+    history = live(*faults, wishes=wishes, users=2, pool=2, lossy=True, duration=125.4574186394119, seed=6994)
+    assert history.lines is not None
+    assert any("ecs stop arn:task/0003 no owner in two sweeps" in line for line in history.lines)

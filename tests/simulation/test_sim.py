@@ -46,14 +46,27 @@ def test_the_same_seed_is_the_same_history_in_one_process_and_in_two() -> None:
     assert answers[0]["trace_hash"] == run_many(40, 6, processes=1).trace_hash
 
 
-def test_the_fast_store_gives_the_same_history_as_fakeredis() -> None:
-    for seed in (0, 5, 12):
-        plan = make_plan(seed)
-        with installed():
-            fast, fast_lines = run_plan(plan, keep_trace=True)
-            slow, slow_lines = _on_fakeredis(plan)
-        assert slow_lines == fast_lines
-        assert slow.trace_hash == fast.trace_hash
+@pytest.mark.parametrize(
+    ("seed", "losses"),
+    [
+        (0, []),
+        (5, []),
+        (12, []),
+        (23, ["store failover lost 10.000 s"]),
+        (45, ["store failover lost 0.050 s", "store failover lost 0.050 s"]),
+        (132, ["store wiped"]),
+    ],
+)
+def test_the_fast_store_gives_the_same_history_as_fakeredis(seed: int, losses: list[str]) -> None:
+    plan = make_plan(seed)
+    with installed():
+        fast, fast_lines = run_plan(plan, keep_trace=True)
+        slow, slow_lines = _on_fakeredis(plan)
+    signs = ("store failover lost", "store wiped")
+    told = [line.split(" ", 1)[1] for line in fast_lines]
+    assert [line for line in told if line.startswith(signs)] == losses, "choose another seed"
+    assert slow_lines == fast_lines
+    assert slow.trace_hash == fast.trace_hash
 
 
 def _on_fakeredis(plan: Any) -> tuple[Any, list[str]]:
