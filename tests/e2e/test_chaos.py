@@ -118,7 +118,8 @@ def test_an_api_that_is_silent_is_felt_until_it_answers_and_every_user_is_well()
 def test_what_a_user_misses_by_its_own_command_or_since_before_is_no_faults_doing() -> None:
     fault, hit = Fault(2.5, "drop streams", "", 2.6), Fault(2.5, "freeze worker", "u1 for 5 s", 2.6)
     witness = Witness(commands=[(2.0, 2.1, "u1")])
-    measure_heals([fault, hit], samples({2.0: "u1 u2", 3.0: "u1 u2"}), witness)
+    measure_heals([fault], samples({2.0: "u2", 3.0: "u1 u2"}), witness)
+    measure_heals([hit], samples({2.0: "u1", 3.0: "u1"}), witness)
     assert (fault.healed_s, hit.healed_s) == (None, 1.5), "but the one that was hit is the fault's"
 
 
