@@ -68,7 +68,9 @@ def metrics_page() -> str:
     names = "\n".join(f"* `{metric.value}`" for metric in telemetry.Metric)
     return (
         f"# Metrics\n\nNamespace `{telemetry.NAMESPACE}`, written as EMF by the functions and, for `StartLatency` "
-        "(dimension `via`:\nwarm, cold or repair), by the workers. A user id is never a dimension. Generated from "
+        "(dimension `via`:\nwarm, cold or repair), by the workers. `FillChecks` has also `outcome`: what a look found, and `differs` for an\n"
+        "order of which worker and broker said different things (`service`: order_tasks or worker, whoever came second).\n"
+        "A user id is never a dimension. Generated from "
         f"`lambdas/telemetry.py`.\n\n{names}\n"
     )
 

@@ -48,6 +48,12 @@ def alarms(metrics: Metrics) -> Iterator[Alarm]:
         0,
     )
     yield Alarm(
+        "{env}-orders-differ",
+        "Worker and broker said different things of an order; the broker's word is on record.",
+        metrics.differs(),
+        0,
+    )
+    yield Alarm(
         "{env}-function-errors",
         "Functions of the control plane raise errors.",
         metrics.functions_sum("Errors"),

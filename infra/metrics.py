@@ -72,6 +72,26 @@ class Metrics:
             label=name,
         )
 
+    def differs(self) -> cloudwatch.MathExpression:
+        """Orders of which worker and broker said different things, found by whoever came second: the function
+        that checks, or the worker."""
+        period = cdk.Duration.minutes(5)
+        return cloudwatch.MathExpression(
+            expression="FILL(checks, 0) + FILL(workers, 0)",
+            using_metrics={
+                name: cloudwatch.Metric(
+                    namespace=NAMESPACE,
+                    metric_name="FillChecks",
+                    dimensions_map={"outcome": "differs", "service": service},
+                    statistic="Sum",
+                    period=period,
+                )
+                for name, service in (("checks", Role.ORDER_TASKS.value), ("workers", Role.WORKER.value))
+            },
+            period=period,
+            label="orders that differ",
+        )
+
     def start_latency(self, via: str, statistic: str) -> cloudwatch.Metric:
         """From command to ready, as the workers measure it."""
         return cloudwatch.Metric(

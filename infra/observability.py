@@ -135,6 +135,7 @@ class ObservabilityStack(cdk.Stack):
             ),
         )
         dashboard.add_widgets(
+            graph("Fill checks, and orders that differ", metrics.own("FillChecks", "Sum"), metrics.differs()),
             graph("Function calls", *functions("Invocations")),
             graph("Function errors and throttles", *functions("Errors"), *functions("Throttles")),
             graph(

@@ -18,12 +18,13 @@ import httpx
 import redis
 
 from local.chaos_faults import Deck, Faults, Missed
+from local.chaos_load import EVERY_S, SILENCE_S, Span, Witness, measure_heals, served
 from local.chaos_report import BEAT_S, SHARED_AFTER_LOSS_S, Fault, Report
 from local.checks import PLANNED
 from local.driver import EngineProcess, until
 from local.trader import Trader
 from muster import blueprint
-from worker.journal import overlaps
+from worker.journal import acting, overlaps
 
 USERS = 10
 POOL = 3
@@ -38,6 +39,8 @@ CALM_S = 15.0
 SETTLE_S = 120.0
 #: A check that a killed engine had in hand comes back after three minutes; this is for all others.
 VERIFY_S = 30.0
+#: An API that takes longer does not answer.
+ANSWER_S = 1.0
 
 
 class Chaos:
@@ -59,24 +62,24 @@ class Chaos:
         self._say = say
         self.report = Report(seed, kinds=[kind.name for kind in self._faults.all()])
         self._wanted: dict[str, bool] = {}
+        self._witness = Witness()
         #: Commands whose answer was lost: nobody knows whether they count. user -> (action, key)
         self._doubtful: dict[str, tuple[str, str]] = {}
         self._losses: list[tuple[float, float]] = []  #: seconds since boot, and since 1970
-        self._lock = threading.Lock()
         self._done = threading.Event()
 
     def run(self) -> Report:
         """Load, faults, settle, audit."""
         try:
             self._engine.start()
-            self._began, self._began_at = time.monotonic(), time.time()
+            self._began, self._began_at = time.clock_gettime(time.CLOCK_BOOTTIME), time.time()
             until(self._faults.turn_knobs, "the broker answers", 10)
             for number in range(USERS):
                 self._ask(f"u{number}", "start")
             self._settled(60)
-            sampler = threading.Thread(target=self._sample, daemon=True)
-            sampler.start()
-            while time.monotonic() - self._began < self._seconds:
+            prober = threading.Thread(target=self._probe, daemon=True)
+            prober.start()
+            while self._now() < self._seconds:
                 self._load()
                 self._inject()
                 self._faults.pause(self._random.uniform(*PAUSE_S))
@@ -85,19 +88,25 @@ class Chaos:
             _within(self._no_doubts, "every command is accepted or refused", SETTLE_S)
             self._settled(SETTLE_S)
             self._done.set()
-            sampler.join()
+            prober.join()
+            ended = self._now()
             self.report.lost_commands = self._unsettled() + sorted(self._doubtful)
             self._audit_orders()
+            connections = self._trader.connections()
             self._engine.stop()
         finally:
             self._done.set()
             self._faults.wake_all()
             self.report.processes_left = [" ".join(left.cmdline()) for left in self._engine.processes()]
             self._engine.end()
-        self.report.seconds = time.monotonic() - self._began
-        self._measure_heals()
+        self.report.seconds = self._now()
+        self._measure(connections, ended)
         self._audit_journals()
         return self.report
+
+    def _now(self) -> float:
+        """Seconds since the begin, on the clock of the workers' journals."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - self._began
 
     def _inject(self) -> None:
         kind = self._deck.draw()
@@ -107,17 +116,15 @@ class Chaos:
                 self._faults.wake_all()
                 if not self._calm(CALM_S):
                     raise Missed("the fleet did not settle for it")
-            fault.at_s = time.monotonic() - self._began
+            fault.at_s = self._now()
             fault.target = kind.strike()
+            fault.struck_s = self._now()
         except Missed as missed:
             self._deck.missed(kind)
             self.report.missed.append(f"{kind.name}: {missed}")
-            self._say(f"{time.monotonic() - self._began:6.1f} s  {kind.name}: missed, {missed}")
+            self._say(f"{self._now():6.1f} s  {kind.name}: missed, {missed}")
             return
-        if kind.name == "freeze worker":
-            fault.shows_within_s = blueprint.MARK_TTL.total_seconds() + 3
-        with self._lock:
-            self.report.faults.append(fault)
+        self.report.faults.append(fault)
         self._say(f"{fault.at_s:6.1f} s  {kind.name} {fault.target}")
 
     def _load(self) -> None:
@@ -137,19 +144,21 @@ class Chaos:
     def _ask(self, user: str, action: str, key: str = "") -> None:
         """A command counts when the API accepted it, and does not when the API refused it. When its answer
         was lost nobody knows, until it was sent again with its key."""
-        key = key or uuid.uuid4().hex
+        key, asked = key or uuid.uuid4().hex, self._now()
+        want: bool | None = None
         try:
             self._engine.command(user, action, key)
         except httpx.HTTPError as failed:
             self.report.commands_refused += 1
-            if not (isinstance(failed, httpx.HTTPStatusError) and failed.response.status_code < 500):
-                with self._lock:
-                    self._doubtful[user] = action, key
-            return
-        self.report.commands += 1
-        with self._lock:
+            if isinstance(failed, httpx.HTTPStatusError) and failed.response.status_code < 500:
+                return
+            self._doubtful[user] = action, key
+        else:
+            self.report.commands += 1
             self._doubtful.pop(user, None)
-            self._wanted[user] = action != "stop"
+            want = self._wanted[user] = action != "stop"
+        self._witness.wishes.append((self._now(), user, want))
+        self._witness.commands.append((asked, self._now(), user))
 
     def _no_doubts(self) -> bool:
         """Send again what may have been lost; whether everything has its answer."""
@@ -187,8 +196,7 @@ class Chaos:
     def _unsettled(self) -> list[str]:
         """Users that are not as last asked. One whose last command is in doubt may be either way."""
         phases = {row["user_id"]: row["phase"] for row in self._engine.workers()}
-        with self._lock:
-            wanted = {user: want for user, want in self._wanted.items() if user not in self._doubtful}
+        wanted = {user: want for user, want in self._wanted.items() if user not in self._doubtful}
         return [
             user
             for user, running in wanted.items()
@@ -196,27 +204,30 @@ class Chaos:
             or (not running and phases.get(user, "stopped") != "stopped")
         ]
 
-    def _sample(self) -> None:
-        """Ten times a second: how many users are as they were last asked to be."""
-        while not self._done.wait(0.1):
-            now = time.monotonic() - self._began
+    def _probe(self) -> None:
+        """Ten times a second: does the API answer with what it knows of the workers?"""
+        while not self._done.wait(EVERY_S):
+            asked = self._now()
             try:
-                missing = len(self._unsettled())
-            except (httpx.HTTPError, OSError):
-                continue
-            with self._lock:
-                wanted = sum(self._wanted.values())
-                self.report.samples.append((round(now, 2), wanted, max(0, wanted - missing)))
+                answered = bool(self._engine.api.get("/v1/workers?limit=1", timeout=ANSWER_S).is_success)
+            except (httpx.HTTPError, OSError, RuntimeError):  # the last of a client that was just replaced
+                answered = False
+            self._witness.answers.append((asked, answered))
 
-    def _measure_heals(self) -> None:
-        for fault in self.report.faults:
-            after = [(at, want - have) for at, want, have in self.report.samples if at >= fault.at_s]
-            felt = next(
-                (at for at, missing in after if missing and at < fault.at_s + fault.shows_within_s), None
-            )
-            if felt is not None:
-                well = next((at for at, missing in after if at > felt and not missing), self.report.seconds)
-                fault.healed_s = well - fault.at_s
+    def _measure(self, connections: dict[str, list[Span]], until: float) -> None:
+        """The load held and the heals, by the workers' journals and the broker's list of connections."""
+        report = self.report
+        acts = {
+            user: [(first - self._began, last - self._began) for first, last in spans]
+            for user, spans in acting(self._journal, SILENCE_S).items()
+        }
+        connected = {
+            user: [(opened - self._began_at, closed - self._began_at) for opened, closed in spans]
+            for user, spans in connections.items()
+        }
+        killed = [fault.at_s for fault in report.faults if fault.kind == "kill broker"]
+        report.samples = self._witness.samples(served(acts, connected, killed), until)
+        measure_heals(report.faults, report.samples, self._witness)
 
     def _start_traders(self) -> None:
         """The orders of a user who was stopped wait for the next start: here it is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import threading
@@ -18,6 +19,8 @@ from local.driver import EngineProcess, send_signal, until
 from local.endpoint import PROCESS as ENDPOINT
 from local.trader import Trader
 
+#: What the store's process is called.
+VALKEY = "valkey-server"
 FULL_DISK_S = 4.0
 #: How long the broker may take to be back: it is started again within seconds.
 BACK_S = 20.0
@@ -147,27 +150,36 @@ class Faults:
 
     def _kill_valkey(self) -> str:
         """SIGKILL; the engine starts it again from its append-only file."""
-        return self._kill_part("valkey-server")
+        return self._kill_part(VALKEY)
 
     def _empty_valkey(self) -> str:
-        """All data gone under live workers. It needs calm: a wish without a worker to restore it, or an order
-        without a broker to ask, cannot survive the loss of the only store."""
+        """Killed, and all data gone: the engine starts an empty one, with no script and no connection of
+        before. It needs calm: a wish without a worker to restore it, or an order without a broker to ask,
+        cannot survive the loss of the only store; an audit would miss them however well all else heals."""
+        server = self._part(VALKEY)
         self._emptied()
-        self._valkey_call(lambda client: client.flushall())
-        return ""
+        # The loss must be in the file that it starts from, or it would come back with its data.
+        self._valkey_call(_empty_for_good)
+        server.kill()
+        return f"pid {server.pid}"
 
     def _kill_endpoint(self) -> str:
         """The queues and the secrets, at any moment. The engine starts it again on its files."""
         return self._kill_part(ENDPOINT)
 
     def _fill_disk(self) -> str:
-        """For a while the engine can make no file grow, as on a full disk or a used-up quota."""
+        """For a while the engine, Valkey and the AWS endpoint can make no file grow, as on a full disk or
+        with a used-up quota: writes are refused, messages too."""
         assert self._engine.process is not None
-        engine = psutil.Process(self._engine.process.pid)
-        _, hard = engine.rlimit(psutil.RLIMIT_FSIZE)
-        engine.rlimit(psutil.RLIMIT_FSIZE, (0, hard))
-        self.pause(FULL_DISK_S)
-        engine.rlimit(psutil.RLIMIT_FSIZE, (hard, hard))
+        full = [psutil.Process(self._engine.process.pid), self._part(VALKEY), self._part(ENDPOINT)]
+        try:
+            for process in full:
+                _limit_files(process, 0)
+            self.pause(FULL_DISK_S)
+        finally:
+            # Also what these have started meanwhile: it was born with their limit.
+            for process in self._engine.processes():
+                _limit_files(process, None)
         return f"for {FULL_DISK_S:.0f} s"
 
     def _kill_engine(self) -> str:
@@ -196,11 +208,15 @@ class Faults:
         return True
 
     def _kill_part(self, name: str) -> str:
+        process = self._part(name)
+        process.kill()
+        return f"pid {process.pid}"
+
+    def _part(self, name: str) -> psutil.Process:
         for process in self._engine.processes():
             try:
                 if any(name in word for word in process.cmdline()):
-                    process.kill()
-                    return f"pid {process.pid}"
+                    return process
             except psutil.NoSuchProcess:
                 continue
         raise Missed("it is not running")
@@ -218,3 +234,14 @@ class Faults:
 def _signal(pid: int, number: signal.Signals) -> None:
     if not send_signal(pid, number):
         raise Missed("the worker had just ended")
+
+
+def _empty_for_good(client: Any) -> None:
+    client.pipeline(transaction=False).config_set("appendfsync", "always").flushall().execute()
+
+
+def _limit_files(process: psutil.Process, most: int | None) -> None:
+    """How large this process may let a file grow; None: as large as it ever might."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        _, hard = process.rlimit(psutil.RLIMIT_FSIZE)
+        process.rlimit(psutil.RLIMIT_FSIZE, (hard if most is None else most, hard))

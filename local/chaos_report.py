@@ -18,13 +18,28 @@ SHARED_AFTER_LOSS_S = BEAT_S + 2 * 3 + 1 + 2
 
 @dataclass
 class Fault:
-    """One injected fault. `healed_s` is when all was well again after it was felt; 0 if it never was."""
+    """One injected fault. It strikes from `at_s` to `struck_s`: some take seconds, and are felt meanwhile."""
 
     at_s: float
     kind: str
     target: str = ""
-    healed_s: float = 0.0
-    shows_within_s: float = 3.0  #: a fault that is not felt by then did no harm
+    struck_s: float = 0.0
+    healed_s: float | None = None  #: from `at_s` until all was well again; None: nobody felt it
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One moment, as it was seen from outside."""
+
+    at: float
+    wanted: int  #: users that should have a worker
+    held: int  #: of these, those that were served
+    api: bool  #: whether the API answered
+    troubled: frozenset[str] = frozenset()  #: users that should be served and are not, or the reverse
+
+    @property
+    def well(self) -> bool:
+        return self.api and not self.troubled
 
 
 @dataclass
@@ -38,7 +53,7 @@ class Report:
     kinds: list[str] = field(default_factory=list)  #: every kind of fault a run can inject
     faults: list[Fault] = field(default_factory=list)  #: those that struck
     missed: list[str] = field(default_factory=list)  #: those that found nothing to hit, and why
-    samples: list[tuple[float, int, int]] = field(default_factory=list)  #: (at, wanted, as wanted)
+    samples: list[Sample] = field(default_factory=list)  #: moments at equal distances
     double_workers: int = 0
     overlaps_after_loss: list[float] = field(default_factory=list)
     double_sessions: int = 0  #: times the broker had two connections of a user
@@ -87,10 +102,20 @@ class Report:
         """Kinds that never struck: this run says nothing about them."""
         return [kind for kind, times in self.struck.items() if not times]
 
+    @property
+    def felt(self) -> dict[str, int]:
+        """How often each kind that struck was felt, 0 included."""
+        return {
+            kind: sum(fault.kind == kind and fault.healed_s is not None for fault in self.faults)
+            for kind, times in self.struck.items()
+            if times
+        }
+
     def summary(self) -> dict[str, Any]:
-        heals = sorted(fault.healed_s for fault in self.faults)
-        ready = sum(have for _, _, have in self.samples)
-        wanted = sum(want for _, want, _ in self.samples)
+        heals = sorted(fault.healed_s for fault in self.faults if fault.healed_s is not None)
+        held = sum(one.held for one in self.samples)
+        wanted = sum(one.wanted for one in self.samples)
+        answered = sum(one.api for one in self.samples)
         cuts = (
             statistics.quantiles(heals, n=20, method="inclusive") if len(heals) > 1 else [*heals, *heals] * 10
         )
@@ -102,7 +127,10 @@ class Report:
             "faults": self.struck,
             "faults_left_out": self.left_out,
             "faults_missed": self.missed,
-            "load_held": round(ready / wanted, 3) if wanted else 1.0,
+            "faults_felt": self.felt,
+            "load_held": round(held / wanted, 3) if wanted else None,
+            "api_answered": round(answered / len(self.samples), 3) if self.samples else None,
+            "heals": len(heals),
             "heal_p50_s": round(cuts[9], 2) if heals else None,
             "heal_p95_s": round(cuts[18], 2) if heals else None,
             "heal_max_s": round(heals[-1], 2) if heals else None,
@@ -122,16 +150,21 @@ class Report:
 
 
 def plot(report: Report, path: Path) -> None:
-    """Wanted and ready workers, accepted and verified orders over time, with the faults as lines."""
+    """Wanted and served users, accepted and verified orders over time, with the faults as lines."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, (workers, orders) = pyplot.subplots(2, 1, figsize=(10, 6), sharex=True)
-    times = [at for at, _, _ in report.samples]
-    workers.step(times, [want for _, want, _ in report.samples], label="wanted", color="0.6")
-    workers.step(times, [have for _, _, have in report.samples], label="ready", color="tab:blue")
+    times = [one.at for one in report.samples]
+    workers.step(times, [one.wanted for one in report.samples], label="wanted", color="0.6")
+    workers.step(times, [one.held for one in report.samples], label="served", color="tab:blue")
+    silent, top = (
+        [not one.api for one in report.samples],
+        max((one.wanted for one in report.samples), default=1),
+    )
+    workers.fill_between(times, 0, top, where=silent, step="post", color="0.9", label="no answer of the API")
     for name, colour, moments in (
         ("accepted", "0.6", sorted(accepted for accepted, _ in report.order_lives)),
         ("as in the broker's book", "tab:blue", sorted(checked for _, checked in report.order_lives)),
@@ -140,11 +173,12 @@ def plot(report: Report, path: Path) -> None:
     kinds = sorted({fault.kind for fault in report.faults})
     for number, kind in enumerate(kinds):
         marks = [fault.at_s for fault in report.faults if fault.kind == kind]
-        workers.vlines(marks, 0, 0.8, colors=f"C{number + 1}", label=kind, linewidth=1)
+        label = f"{kind} ({report.felt[kind]} of {len(marks)} felt)"
+        workers.vlines(marks, 0, 0.8, colors=f"C{number + 1}", label=label, linewidth=1)
     workers.set_ylabel("workers")
     orders.set_ylabel("orders")
     orders.set_xlabel("seconds")
     orders.legend(fontsize=7, loc="upper left")
-    workers.legend(fontsize=7, ncols=6, loc="lower center", bbox_to_anchor=(0.5, 1.02))
+    workers.legend(fontsize=7, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.02))
     figure.savefig(path, bbox_inches="tight")
     pyplot.close(figure)

@@ -17,6 +17,7 @@ import httpx
 
 from local.driver import EngineProcess
 from local.paper.audit import Shared, shared
+from local.paper.service import user_of
 
 SYMBOL = "MSFT"
 #: What the book calls an end, and what the record of an order must say.
@@ -119,6 +120,14 @@ class Trader:
     def shared(self) -> list[Shared]:
         """Every time the broker had two connections of one user."""
         return shared(self._paper("GET", "/audit/sessions"), time.time())
+
+    def connections(self) -> dict[str, list[tuple[float, float]]]:
+        """From when to when (seconds since 1970) the broker had a connection of each user."""
+        found: dict[str, list[tuple[float, float]]] = {}
+        for session in self._paper("GET", "/audit/sessions"):
+            closed = time.time() if session["closed_at"] is None else session["closed_at"]
+            found.setdefault(user_of(session["key_id"]), []).append((session["opened_at"], closed))
+        return found
 
     def _records(self) -> dict[str, dict[str, Any]]:
         """What Muster knows of every order that is not closed, also of one whose answer was lost."""

@@ -90,6 +90,9 @@ class EmbeddedValkey:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
+                # Python ignores SIGXFSZ; given back its default, a used-up quota would end the server, where
+                # it is to refuse writes as it does on a full disk.
+                restore_signals=False,
             )
         self.process = psutil.Process(self._child.pid)
         if self._persist:

@@ -49,6 +49,7 @@ class Do(StrEnum):
 
     PLACE = "place"
     CANCEL = "cancel"
+    CHECK = "check"  #: it ended after the last look: have one more, at the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +212,8 @@ def _record_order(
             order.broker_order_id,
         )
     args = (source, _KEPT_S, verified, reason[:200], *said)
-    return lua("record_order", (keys.order(user, order_id), keys.open_orders(user)), args, tagged)
+    order_keys = (keys.order(user, order_id), keys.open_orders(user), keys.inbox(user))
+    return lua("record_order", order_keys, args, tagged)
 
 
 def note_unverified(user: str, order_id: str, why: str) -> Step[tuple[str, ...]]:
@@ -267,6 +269,7 @@ def settle_entries(user: str, entry_ids: Sequence[str]) -> Step[int]:
 
 
 def check_body(user: str, order_id: str, credentials_ref: str) -> str:
-    """The first fill check of an order, as a message; `muster.orders.parse_check` reads it."""
+    """The first fill check of an order, also of one that ended after its last, as a message;
+    `muster.orders.parse_check` reads it."""
     check = {"user_id": user, "order_id": order_id, "credentials_ref": credentials_ref}
     return json.dumps(check, separators=(",", ":"))

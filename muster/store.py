@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ReadOnlyError
+from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from muster.blueprint import REPLICA_WAIT
@@ -24,7 +24,9 @@ from muster.wire import exchange, is_plain
 T = TypeVar("T")
 
 _LUA = Path(__file__).parent / "lua"
-_AWAY = (RedisConnectionError, RedisTimeoutError, ReadOnlyError)
+_AWAY = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OutOfMemoryError)
+#: A server that is there and takes no write: its disk is full, or too few replicas listen. Nothing was done.
+_NO_WRITES = ("MISCONF", "NOREPLICAS")
 
 
 class Step(NamedTuple, Generic[T]):
@@ -93,8 +95,8 @@ def fields(reply: Any) -> dict[str, str]:
 class Store:
     """Runs steps on a redis-py compatible client: standalone, cluster or fakeredis.
 
-    Raises `TryLater` when Valkey is away: whether the steps ran is then unknown, and every step is
-    written so that running it again is safe.
+    Raises `TryLater` when Valkey is away, or takes no write for now (its memory or disk is full): whether the
+    steps ran is then unknown, and every step is written so that running it again is safe.
     """
 
     def __init__(self, client: Any, *, wait_replica: bool = False) -> None:
@@ -111,7 +113,11 @@ class Store:
         except NoScriptError:
             return self.run(step)[0]  # type: ignore[no-any-return]
         except _AWAY as away:
-            raise TryLater(f"Valkey is away ({away}); the command comes back by itself") from away
+            raise _later(away) from away
+        except ResponseError as refused:
+            if _takes_no_write(refused):
+                raise _later(refused) from refused
+            raise
 
     def run_durably(self, *steps: Step[Any]) -> list[Any]:
         """As `run`, for the steps that fence: where the store can lose writes, wait for a replica too.
@@ -140,11 +146,11 @@ class Store:
                 for i, reply in zip(missing, again, strict=True):
                     replies[i] = reply
         except _AWAY as away:
-            raise TryLater(f"Valkey is away ({away}); the command comes back by itself") from away
+            raise _later(away) from away
         for reply in replies:
             # A script that is gone again right after it was loaded: the server was replaced in between.
-            if isinstance(reply, (*_AWAY, NoScriptError)):
-                raise TryLater(f"Valkey is away ({reply}); the command comes back by itself") from reply
+            if isinstance(reply, (*_AWAY, NoScriptError)) or _takes_no_write(reply):
+                raise _later(reply) from reply
             if isinstance(reply, Exception):
                 raise reply
         return [step.parse(reply) for step, reply in zip(steps, replies, strict=True)]
@@ -161,6 +167,14 @@ class Store:
         for step in steps:
             pipe.execute_command(*words_of(step))
         return list(pipe.execute(raise_on_error=False))
+
+
+def _later(why: Exception) -> TryLater:
+    return TryLater(f"Valkey is away ({why}); the command comes back by itself")
+
+
+def _takes_no_write(reply: Any) -> bool:
+    return isinstance(reply, ResponseError) and str(reply).startswith(_NO_WRITES)
 
 
 def words_of(step: Step[Any]) -> tuple[Any, ...]:

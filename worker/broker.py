@@ -154,7 +154,9 @@ class BrokerSession:
         self._report(list(there.values()))
 
     def _report(self, orders: Sequence[Order]) -> None:
-        self._stored(*(report_order(self._user, order) for order in orders))
+        answers = self._stored(*(report_order(self._user, order) for order in orders))
+        for order, answer in zip(orders, answers, strict=True):
+            self._link.recorded(order.client_order_id, answer)
 
     def _asked(self, call: Callable[[], Any]) -> Any:
         return self._link.patiently("broker", call)

@@ -103,19 +103,20 @@ class Inbox:
                 del self._unchecked[entry_id]
 
     def _execute(self, entry: Entry) -> None:
+        step: Step[tuple[str, ...]] | None = None
         match entry.do:
             case Do.PLACE:
                 step = self._link.patiently("orders", lambda: self._place(entry.order_id))
             case Do.CANCEL:
                 step = self._link.patiently("orders", lambda: self._cancel(entry.order_id))
+            case Do.CHECK:
+                say(f"order {entry.order_id} ended after its last check: one more")
             case unknown:
                 say(f"inbox entry {entry.entry_id} asks for {unknown!r:.40}: dropped, nobody knows how")
                 self._settle(entry.entry_id)
                 return
         if step is not None:
-            tag, *detail = self._stored(step)
-            if tag == "differs":
-                say(f"order {entry.order_id}: the broker had said something else than {detail[0]}")
+            self._link.recorded(entry.order_id, self._stored(step))
             self._link.count("orders")
         self._unchecked[entry.entry_id] = entry.order_id
 

@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,14 +79,37 @@ class Overlap:
 def overlaps(folder: Path) -> list[Overlap]:
     """Where a worker began to act before another had done its last act."""
     found = []
-    for path in sorted(folder.glob("*.log")):
-        spans: dict[str, list[float]] = defaultdict(list)
-        for line in path.read_text(encoding="utf-8").splitlines():
-            at, pid, epoch = line.split()
-            spans[f"{pid}/{epoch}"].append(float(at))
+    for user, of_worker in _acts(folder):
         last_act = float("-inf")
-        for first, last in sorted((min(times), max(times)) for times in spans.values()):
+        for first, last in sorted((min(times), max(times)) for times in of_worker.values()):
             if first < last_act:
-                found.append(Overlap(path.stem, min(last, last_act) - first, min(last, last_act)))
+                found.append(Overlap(user, min(last, last_act) - first, min(last, last_act)))
             last_act = max(last_act, last)
     return found
+
+
+def acting(folder: Path, silence_s: float) -> dict[str, list[tuple[float, float]]]:
+    """For each user, from when to when one worker acted without falling silent for longer than this. An act
+    lasts until the next one is due."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for user, of_worker in _acts(folder):
+        spans = found[user] = []
+        for times in of_worker.values():
+            first = last = times[0]
+            for at in times:
+                if at - last > silence_s:
+                    spans.append((first, last + _ACT_EVERY_S))
+                    first = at
+                last = at
+            spans.append((first, last + _ACT_EVERY_S))
+    return found
+
+
+def _acts(folder: Path) -> Iterator[tuple[str, dict[str, list[float]]]]:
+    """Each user's acts, per worker."""
+    for path in sorted(folder.glob("*.log")):
+        acts: dict[str, list[float]] = defaultdict(list)
+        for line in path.read_text(encoding="utf-8").splitlines():
+            at, pid, epoch = line.split()
+            acts[f"{pid}/{epoch}"].append(float(at))
+        yield path.stem, acts

@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from muster.brokers.backoff import Backoff
@@ -66,6 +66,15 @@ class Link:
             if self._ctx.stopping.wait(pause.total_seconds()):
                 raise Stopping(f"told to stop while {part} was away")
 
+    def recorded(self, order_id: str, answer: Sequence[str]) -> None:
+        """What the record answered to a report. Whoever comes second finds a contradiction and counts it: the
+        order_tasks function, or here the worker whose report comes after the check."""
+        tag, *detail = answer
+        if tag == "differs":
+            say(f"order {order_id}: the broker had said something else than {detail[0]}")
+            self.count("differs")
+            tell_differs()
+
     def count(self, name: str) -> None:
         """One more of these; it goes out with the next beat."""
         with self._lock:
@@ -75,3 +84,15 @@ class Link:
 def say(message: str) -> None:
     """One line of the worker's log. Never anything of a secret."""
     print(json.dumps({"at": round(time.time(), 3), "pid": os.getpid(), "message": message}), flush=True)
+
+
+def tell_differs() -> None:
+    """One EMF line on standard output, as the order_tasks function writes it for its own."""
+    spec = {
+        "Namespace": "Muster",
+        "Dimensions": [["outcome", "service"]],
+        "Metrics": [{"Name": "FillChecks", "Unit": "Count"}],
+    }
+    stamp = {"Timestamp": round(time.time() * 1000), "CloudWatchMetrics": [spec]}
+    said = {"outcome": "differs", "service": "worker", "FillChecks": 1}
+    print(json.dumps({"_aws": stamp} | said), flush=True)

@@ -108,7 +108,7 @@ function showOrders(found) {
     h("thead", {}, h("tr", {}, ["Order", "Status", "Filled"].map((name) => h("th", { scope: "col" }, name)))),
     h("tbody", {}, found.orders.map((order) => h("tr", {},
       h("td", { title: order.order_id }, `${order.side} ${order.qty} ${order.symbol}`),
-      h("td", {}, order.status), h("td", {}, String(order.filled_qty)))))));
+      h("td", {}, order.status, order.differs ? h("div", { class: "quiet" }, `its worker had said ${order.differs}`) : null), h("td", {}, String(order.filled_qty)))))));
 }
 
 function showLog(found) {

@@ -84,6 +84,7 @@ def _count(seen: Counter[str], looks: int) -> None:
             unit=MetricUnit.Count,
             value=count,
             namespace=NAMESPACE,
-            default_dimensions={"outcome": outcome},
+            # Named, or that of the environment becomes a dimension that no alarm looks for.
+            default_dimensions={"outcome": outcome, "service": FN_ORDER_TASKS.name},
         ):
             continue

@@ -29,11 +29,22 @@ log = logging.getLogger(__name__)
 #: Start times are told by the wall clock, which may be set a little between two readings.
 _SAME_START_S = 2.0
 _STOP_S = 10.0
+_KEY = "paper-"
 
 
 def credentials_ref(user: str) -> str:
     """Where the credentials of a user are in the engine's Secrets Manager."""
     return f"muster/broker/{user}"
+
+
+def key_of(user: str) -> str:
+    """The id of a user's key at the engine's paper broker."""
+    return f"{_KEY}{user}"
+
+
+def user_of(key_id: str) -> str:
+    """Whose key this is."""
+    return key_id.removeprefix(_KEY)
 
 
 class PaperService:
@@ -102,7 +113,7 @@ class PaperService:
         reference = credentials_ref(user)
         secret = hmac.new(self._seed(), user.encode(), hashlib.sha256).hexdigest()
         learn(secret)
-        said = json.dumps({"broker": "paper", "key_id": f"paper-{user}", "secret": secret, "url": self.url})
+        said = json.dumps({"broker": "paper", "key_id": key_of(user), "secret": secret, "url": self.url})
         try:
             vault.create_secret(Name=reference, SecretString=said)
         except vault.exceptions.ResourceExistsException:

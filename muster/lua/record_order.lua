@@ -2,7 +2,10 @@
   however often and in whichever order: an end beats no end, then more filled beats less.
   The worker says what it was told; a check says what the broker answers when asked, and that is the truth:
   where the two contradict each other the broker wins and `differs` says what the worker had reported.
+  An end that the worker hears of when the checks have given up (the horizon, the dead-letter queue) asks for one
+  more: through the inbox, in this same step, so that no crash loses it.
   KEYS[1] order:{u}:<id> HASH   KEYS[2] order:open:{u} SET of ids, sent and not final
+  KEYS[3] worker:inbox:{u} STREAM
   ARGV    source (worker|check) | kept_s | verified ('' from a worker) | reason (of the end, or of the check)
           | status ('' the broker does not have it) | final (1|0) | filled_qty | average_price | updated_at_ms
           | broker_order_id ('' the worker knows that it never got there)
@@ -43,6 +46,8 @@ elseif not placed then
   newer = true -- the broker's first word, also about an order that was believed refused
 elseif by_check and final == 1 and order.verified ~= 'verified' then
   newer = order.status ~= status or known_filled ~= filled
+elseif not by_check and order.verified == 'verified' and known_final == 1 and final == 1 then
+  newer = false -- the broker was asked how it ended; a report that says otherwise is counted, not believed
 else
   newer = final > known_final or (final == known_final and filled > known_filled)
   if not newer and (final ~= known_final or known_filled ~= filled) then answer = 'older' end
@@ -54,6 +59,9 @@ if newer then
   redis.call(final == 1 and 'SREM' or 'SADD', KEYS[2], order.order_id)
   redis.call('PUBLISH', 'muster:events', cjson.encode({
     user_id = user_of(KEYS[2]), event = 'order ' .. status, epoch = '0', at = now, detail = order.order_id}))
+  if not by_check and broker_id ~= '' and final == 1 and order.verified == 'unverified' and order.checked_at then
+    redis.call('XADD', KEYS[3], '*', 'do', 'check', 'order_id', order.order_id)
+  end
 end
 
 -- Two checks may cross: the older one does not take back what the newer one has verified.

@@ -300,3 +300,37 @@ def test_pages_do_not_shift_when_orders_come_in(any_store: Store) -> None:
     assert any_store.one(list_orders("u1", "o3", 2)) == ("page", "o2", "o1")
     assert any_store.one(list_orders("u1", "o1", 2)) == ("page", "o0")
     assert any_store.one(list_orders("u1", "nobody", 2)) == ("gone",)
+
+
+def checks_asked_for(store: Store) -> list[str]:
+    return [entry.order_id for entry in inbox(store) if entry.do == "check"]
+
+
+@pytest.mark.parametrize("gave_up", ["horizon", "dead letter"])
+def test_an_end_after_the_last_look_asks_for_one_more_check_and_a_repeat_for_none(
+    any_store: Store, gave_up: str
+) -> None:
+    sent(any_store)
+    any_store.one(report_order("u1", told("o1", "accepted")))
+    if gave_up == "horizon":
+        any_store.one(record_check("u1", "o1", told("o1", "accepted"), "unverified", "not final"))
+    else:
+        any_store.one(note_unverified("u1", "o1", "the broker is away"))
+    any_store.one(report_order("u1", told("o1", "partial", "4")))
+    assert checks_asked_for(any_store) == []
+    for _ in range(2):
+        any_store.one(report_order("u1", told("o1", "filled", "10")))
+    assert checks_asked_for(any_store) == ["o1"]
+
+
+def test_an_end_that_a_check_will_see_or_has_seen_asks_for_none(any_store: Store) -> None:
+    sent(any_store)
+    for name in ("not-looked-at", "looked-at", "told-by-a-check"):
+        accept(any_store, name)
+        any_store.one(report_order("u1", told(name, "accepted")))
+    any_store.one(record_check("u1", "looked-at", told("looked-at", "accepted"), "open"))
+    any_store.one(note_unverified("u1", "told-by-a-check", "the broker is away"))
+    any_store.one(record_check("u1", "told-by-a-check", told("told-by-a-check", "filled", "10"), "verified"))
+    for name in ("not-looked-at", "looked-at", "told-by-a-check"):
+        any_store.one(report_order("u1", told(name, "filled", "10")))
+    assert checks_asked_for(any_store) == []

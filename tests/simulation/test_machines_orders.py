@@ -63,6 +63,7 @@ class Model:
     refused: bool = False
     old: bool = False
     verified: str = "unverified"
+    looked_at: bool = False
     cancel_asked: bool = False
 
     @property
@@ -189,7 +190,9 @@ class OrdersMachine(RuleBasedStateMachine):
         answer = self.store.one(report_order(USER, self.said(n, order, part)))
         honest = answer[0] in ("recorded", "older") or (answer[0] == "differs" and order.refused)
         assert honest, "the truth contradicts nothing but a refusal"
-        order.told = self.further(order, part)
+        told, order.told = order.told, self.further(order, part)
+        if order.told != told and order.final and order.looked_at and order.verified == "unverified":
+            self.inbox.append((Do.CHECK, f"o{n}"))
 
     @rule(n=numbers)
     def worker_is_refused(self, n: int) -> None:
@@ -231,6 +234,7 @@ class OrdersMachine(RuleBasedStateMachine):
         return part if order.told < 0 or rank(part) > rank(order.told) else order.told
 
     def verify(self, order: Model, verified: str) -> None:
+        order.looked_at = True
         if not (order.verified == "verified" and order.final):
             order.verified = verified
 
@@ -244,7 +248,7 @@ class OrdersMachine(RuleBasedStateMachine):
             assert answer == ("verified",)
         else:
             assert answer == ("noted",)
-            order.verified = "unverified"
+            order.verified, order.looked_at = "unverified", True
 
     @rule(n=numbers)
     def cancel(self, n: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +29,7 @@ from muster.brokers.port import (
 from muster.clock import FakeClock
 from muster.errors import LostLease, TryLater
 from muster.model import Assignment
-from muster.order_steps import SEND_WITHIN, cancel_order, read_inbox
+from muster.order_steps import SEND_WITHIN, cancel_order, read_inbox, record_check
 from muster.orders import parse_check
 from muster.steps import ms
 from muster.store import Store
@@ -304,6 +305,27 @@ def test_a_cancel_goes_to_the_broker_and_its_answer_is_recorded(desk: Desk) -> N
     assert len({check.dedup_id for check in desk.checks}) == 2, "the second check must not be swallowed"
 
 
+def differences(out: str) -> list[dict[str, Any]]:
+    """The lines that the metric is made of."""
+    return [said for said in map(json.loads, out.splitlines()) if "_aws" in said]
+
+
+def test_a_report_that_a_check_has_contradicted_is_counted_published_and_told(
+    desk: Desk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The worker comes second: its answer was on its way while the check heard of a correction."""
+    accept(desk.store, "o1")
+    desk.broker.held["o1"] = told("o1", "filled", "10")
+    truth = told("o1", "cancelled", "4")
+    desk.broker.before_place = lambda: desk.store.one(record_check("u1", "o1", truth, "verified")) and None
+    desk.serve()
+    (line,) = differences(capsys.readouterr().out)
+    assert (line["outcome"], line["service"], line["FillChecks"]) == ("differs", "worker", 1)
+    assert desk.ctx.state["differs"] == 1
+    found = record(desk.store, "o1")
+    assert (found.status, found.filled_qty, found.differs) == ("cancelled", "4", "filled 10")
+
+
 def test_an_order_cancelled_in_the_inbox_is_never_sent(desk: Desk) -> None:
     accept(desk.store, "o1")
     desk.store.one(cancel_order("u1", "o1"))
@@ -437,6 +459,63 @@ def test_a_lost_stream_is_reopened_and_what_was_missed_is_read(store: Store) -> 
     whole.run_until(filled_while_nobody_listened)
     whole.session.close(whole.ctx)
     assert whole.phases == ["connecting stream away: cut", "ready"]
+
+
+def test_an_update_that_a_check_has_contradicted_is_counted_too(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = Whole(store, ScriptedBroker(), wanted(store))
+    whole.desk.broker.said.append(Opened())
+    whole.session.open(whole.ctx)
+    accept(store, "o1")
+    whole.desk.serve()
+    store.one(record_check("u1", "o1", told("o1", "cancelled", "4"), "verified"))
+    for _ in range(2):
+        whole.desk.broker.said.append(
+            Update("fill", told("o1", "filled", "10"), told("o1", "filled").updated_at)
+        )
+    whole.run_until(lambda: whole.ctx.state.get("differs") == 1 and not whole.desk.broker.said)
+    whole.session.close(whole.ctx)
+    assert len(differences(capsys.readouterr().out)) == 1, "an order differs once"
+    assert whole.ctx.state["differs"] == 1
+
+
+def test_an_order_that_ends_after_its_last_check_gets_one_more(store: Store) -> None:
+    whole = Whole(store, ScriptedBroker(), wanted(store))
+    broker, checks = whole.desk.broker, whole.desk.checks
+    broker.said.append(Opened())
+    whole.session.open(whole.ctx)
+    accept(store, "gtc")
+    whole.desk.serve()
+    assert len(checks) == 1
+    store.one(record_check("u1", "gtc", told("gtc", "accepted"), "unverified", "not final after 30 looks"))
+    for _ in range(2):
+        broker.said.append(Update("fill", told("gtc", "filled", "10"), told("gtc", "filled").updated_at))
+    whole.run_until(lambda: len(checks) > 1 and not broker.said and not whole.desk.left())
+    whole.session.close(whole.ctx)
+    assert [parse_check(check.body).order_id for check in checks] == ["gtc", "gtc"]
+    assert len({check.dedup_id for check in checks}) == 2, "the queue must not take it for the first"
+
+
+def test_a_last_check_that_was_not_sent_is_the_successors(store: Store) -> None:
+    given = wanted(store)
+    first = Whole(store, ScriptedBroker(), given)
+    first.desk.broker.said.append(Opened())
+    first.session.open(first.ctx)
+    accept(store, "gtc")
+    first.desk.serve()
+    store.one(record_check("u1", "gtc", told("gtc", "accepted"), "unverified", "not final after 30 looks"))
+    filled = told("gtc", "filled", "10")
+    first.desk.broker.said.append(Update("fill", filled, filled.updated_at))
+    for _ in range(3000):
+        if record(store, "gtc").final:
+            break
+        first.desk.broker.closed.wait(0.01)
+    first.session.close(first.ctx)
+    assert first.desk.left() == ["gtc"], "it ended before its own thread looked into the inbox"
+    second = Desk(store, first.desk.broker, replace(given, epoch=given.epoch + 1))
+    second.serve()
+    assert (second.left(), [check.order_id for check in second.checks]) == ([], ["gtc"])
 
 
 @pytest.mark.parametrize("where", ["connect", "stream"])
