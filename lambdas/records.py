@@ -52,5 +52,5 @@ def answer(
             record["attributes"].get("ApproximateReceiveCount", "1") == "1" for record in event["Records"]
         )
         pause = RETRY_VISIBILITY if first else RETRY_VISIBILITY_LATER
-        come_back_after(wired().sqs, queue_url, handles, max(pauses, default=pause))
+        come_back_after(wired().sqs, queue_url, handles, max([pause, *pauses]))
     return response

@@ -15,7 +15,19 @@ if TYPE_CHECKING:
     from sim.world import World
 
 HOOKS = (
-    *("script", "began", "watch", "landed", "deleted", "stopping", "swallowed", "swept", "tick", "end"),
+    *(
+        "script",
+        "began",
+        "watch",
+        "landed",
+        "deleted",
+        "launching",
+        "stopping",
+        "swallowed",
+        "swept",
+        "tick",
+        "end",
+    ),
     *("called", "connected", "sending", "placed"),
 )
 
@@ -25,11 +37,11 @@ class Invariant:
 
     Hooks, all optional: `script` after each atomic step, `began` when a worker has the mark, `watch` whenever
     a user's actors may have changed, `landed` when a side effect reaches the broker, `deleted` when a claim
-    leaves its queue, `stopping` at every StopTask, `called` at every call of ECS, `swallowed` when a queue
-    deduplicates a person's command,
-    `swept` when a batch of a sweep says whether it braked, `tick` every ten seconds, `end` when the system
-    has had its time to settle. Where people trade: `connected` when a session is open at the broker,
-    `sending` when a worker sends an order or a cancel, `placed` when an order has arrived there.
+    leaves its queue, `launching` at every RunTask, `stopping` at every StopTask, `called` at every call of
+    ECS, `swallowed` when a queue deduplicates a person's command, `swept` when a batch of a sweep says
+    whether it braked, `tick` every ten seconds, `end` when the system has had its time to settle. Where
+    people trade: `connected` when a session is open at the broker, `sending` when a worker sends an order or
+    a cancel, `placed` when an order has arrived there.
     """
 
     name = ""

@@ -112,7 +112,7 @@ class EcsWorld:
     def _create(self, request: dict[str, Any], plan: str, amount: float) -> SimTask:
         rng, loop = self.world.rng, self.world.loop
         active = [host for host, state in self.hosts.items() if state == "ACTIVE"]
-        environment = request["overrides"]["containerOverrides"][0]["environment"]
+        environment = _environment(request)
         task = SimTask(
             arn=f"arn:task/{len(self.tasks) + 1:04d}",
             environ={pair["name"]: pair["value"] for pair in environment},
@@ -282,6 +282,8 @@ class EcsClient:
         return self._ecs.world.effect("ecs", name, call, lost=lost)
 
     def run_task(self, **request: Any) -> Any:
+        repairs = {"name": "MUSTER_CAUSE", "value": "repair"} in _environment(request)
+        self._ecs.world.audit("launching", repairs, self._priority)
         return self._effect("RunTask", self._ecs._mutate, lambda: self._ecs.run(request))
 
     def stop_task(self, **request: Any) -> Any:
@@ -325,6 +327,12 @@ class EcsClient:
             return {"taskArns": arns}
 
         return self._effect("ListTasks", ecs._read, listing)
+
+
+def _environment(request: dict[str, Any]) -> list[dict[str, str]]:
+    """What a RunTask gives its task."""
+    given: list[dict[str, str]] = request["overrides"]["containerOverrides"][0]["environment"]
+    return given
 
 
 def _error(code: str, message: str, call: str) -> ClientError:

@@ -168,8 +168,8 @@ class OrphansProven(Invariant):
 
 
 class Budget(Invariant):
-    """Nobody but the function that starts what people want calls ECS without having drawn on the shared
-    budget, and nobody draws what is kept for those who matter more."""
+    """Nobody but a person's start calls ECS without having drawn on the shared budget, and nobody draws what
+    is kept for those who matter more."""
 
     name = "AWS calls stay inside the budget"
 
@@ -194,6 +194,10 @@ class Budget(Invariant):
             self.violated(
                 f"{actor.name} drew on {bucket}: {left:.2f} left, {burst * kept.value:.0f} are kept"
             )
+
+    def launching(self, repairs: bool, priority: Priority) -> None:
+        if repairs and priority is not Priority.REPAIR:
+            self.violated("a repair is launched on what is a person's")
 
     def called(self, bucket: str, priority: Priority) -> None:
         actor = self.world.loop.actor

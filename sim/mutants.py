@@ -233,6 +233,12 @@ MUTANTS = (
         "if self._budget is not None and bucket.name != 'ecs-read':",
     ),
     Mutant(
+        "launch repairs on what is a person's",
+        "muster.lifecycle:_launch",
+        "repairs = start.command.start_cause is Cause.REPAIR",
+        "repairs = False",
+    ),
+    Mutant(
         "find a worker well that has no mark",
         "muster.steps:well_task",
         'return ""',
