@@ -258,6 +258,7 @@ def main() -> None:
         port=int(os.environ["EDGE_PORT"]),
         log_level="warning",
         access_log=False,
+        proxy_headers=False,
         server_header=False,
         date_header=False,  # ministack writes its own
         timeout_keep_alive=_KEEP_ALIVE_S,

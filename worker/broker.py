@@ -85,12 +85,18 @@ class BrokerSession:
         except Stopping:
             return
         self._inbox = Inbox(ctx, parts.store, self._broker, parts.send_checks, self._link, parts.clock)
+        # Here, not in the listener's thread: nobody has anything else to do until the stream is open.
+        try:
+            while not self._opened.is_set() and not ctx.stopping.is_set():
+                self._hear(self._broker)
+        except Stopping:
+            return
+        except BadCredentials as refused:
+            raise SessionRefused(str(refused)) from refused
         self._listener = threading.Thread(
             target=self._listen, args=(ctx, self._broker), name="broker-stream", daemon=True
         )
         self._listener.start()
-        while not self._opened.wait(0.1) and not ctx.stopping.is_set():
-            self._raise_failure()
 
     def run(self, ctx: Context) -> None:
         if self._broker is None:

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import Route, Router, WebSocketRoute
 
 from local.paper import wire
 from local.paper.admin import admin_routes
@@ -87,6 +86,7 @@ class PaperServer:
             ws_ping_timeout=PING_PATIENCE_S,
             log_level="warning",
             access_log=False,
+            proxy_headers=False,
             timeout_graceful_shutdown=1,
         )
         self._uvicorn = uvicorn.Server(config)
@@ -105,14 +105,14 @@ class PaperServer:
             finally:
                 self._book.close()
 
-    def _app(self) -> Starlette:
+    def _app(self) -> Router:
         def of_account(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
             async def answer(request: Request) -> Response:
                 return await self._with_faults(request, handler)
 
             return answer
 
-        return Starlette(
+        return Router(
             lifespan=self._lifespan,
             routes=[
                 Route("/v2/account", of_account(self._account)),
@@ -130,7 +130,7 @@ class PaperServer:
         )
 
     @asynccontextmanager
-    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+    async def _lifespan(self, _: Router) -> AsyncIterator[None]:
         self._matching.resume()
         watch = asyncio.create_task(self._matching.watch())
         yield

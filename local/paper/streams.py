@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,7 @@ class Streams:
         self._book, self._matching, self._now = book, matching, now
         self._authorize, self._cut = authorize, cut
         self._open: dict[int, Stream] = {}
+        self._open_now: Counter[str] = Counter()  #: open streams by key
         #: Key -> until when a lost stream still holds its slot.
         self._held: dict[str, float] = {}
         self._sent = 0
@@ -101,14 +103,14 @@ class Streams:
     def _slot_taken(self, key_id: str) -> bool:
         if not self._matching.faults.one_stream:
             return False
-        open_now = any(stream.key_id == key_id for stream in self._open.values())
-        return open_now or self._held.get(key_id, 0.0) > self._now()
+        return self._open_now[key_id] > 0 or self._held.get(key_id, 0.0) > self._now()
 
     async def _run(self, stream: Stream) -> None:
         """An authenticated stream: from here on the session counts and the slot is taken. Nothing may
         await between the look at the slot and this."""
         session = self._book.open_session(stream.key_id, self._now())
         self._open[session] = stream
+        self._open_now[stream.key_id] += 1
         sender = asyncio.create_task(_drain(stream))
         goodbye = False
         try:
@@ -124,6 +126,7 @@ class Streams:
         finally:
             sender.cancel()
             del self._open[session]
+            self._open_now[stream.key_id] -= 1
             self._book.close_session(session, self._now(), goodbye=goodbye)
             if not goodbye and self._matching.faults.slot_hold_s:
                 self._held[stream.key_id] = self._now() + self._matching.faults.slot_hold_s
