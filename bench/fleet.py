@@ -134,20 +134,30 @@ class FakeEcs:
         self.calls: Counter[str] = Counter()
         self.stopped: list[str] = []
         self._users = users
-        self._gone: set[int] = set()
+        self._gone: set[str] = set()
+        self._pages: dict[int, tuple[list[str], int]] = {}
 
     def list_tasks(self, **request: Any) -> dict[str, Any]:
         self.calls["ListTasks"] += 1
         assert request["maxResults"] <= blueprint.LIST_TASKS_PAGE
         if request["startedBy"] != "muster/user":
             return {"taskArns": []}
-        first, all_of = int(request.get("nextToken", 0)), self._users + self._users // ORPHAN_EVERY
+        first = int(request.get("nextToken", 0))
+        if first not in self._pages:
+            self._pages[first] = self._page(first, request["maxResults"])
+        listed, following = self._pages[first]
+        listed = [task_id for task_id in listed if task_id not in self._gone]
+        return {"taskArns": listed} | ({"nextToken": str(following)} if following else {})
+
+    def _page(self, first: int, most: int) -> tuple[list[str], int]:
+        """Kept once made: what it costs to be ECS is no part of a sweep."""
         listed: list[str] = []
-        while first < all_of and len(listed) < request["maxResults"]:
-            if broken(first) in (None, Broken.HUNG) and first not in self._gone:
+        all_of = self._users + self._users // ORPHAN_EVERY
+        while first < all_of and len(listed) < most:
+            if broken(first) in (None, Broken.HUNG):
                 listed.append(task(first))
             first += 1
-        return {"taskArns": listed} | ({"nextToken": str(first)} if first < all_of else {})
+        return listed, first if first < all_of else 0
 
     def describe_tasks(self, *, tasks: list[str], **_: Any) -> dict[str, Any]:
         self.calls["DescribeTasks"] += 1
@@ -156,7 +166,7 @@ class FakeEcs:
         for task_id in tasks:
             number = number_of(task_id)
             kind = broken(number) if number < self._users else None
-            if kind in (Broken.FORGOTTEN, Broken.NEVER) or number in self._gone:
+            if kind in (Broken.FORGOTTEN, Broken.NEVER) or task_id in self._gone:
                 missing.append({"arn": task_id, "reason": "MISSING"})
                 continue
             status = "STOPPED" if kind is Broken.ENDED else "RUNNING"
@@ -169,7 +179,7 @@ class FakeEcs:
         self.calls["StopTask"] += 1
         self.stopped.append(task)
         if number_of(task) >= self._users:
-            self._gone.add(number_of(task))
+            self._gone.add(task)
         return {}
 
 

@@ -144,8 +144,8 @@ def measure(server: EmbeddedValkey, users: int) -> Row:
         # The server's CPU is told in hundredths of a second: a small fleet is swept until there are enough.
         for number in range(max(3, 2 + SETTLED_USERS // users)):
             rows.append(_sweep_once(me, pool, f"run-{number}", processor, users))
-            took = rows[-1].seconds
-            print(f"sweep {number + 1} of {users:,}: {took:.2f} s", file=sys.stderr, flush=True)
+            took = f"{rows[-1].seconds:.2f} s, {rows[-1].cpu_s:.2f} CPU s"
+            print(f"sweep {number + 1} of {users:,}: {took}", file=sys.stderr, flush=True)
     third = rows[2]
     third.cpu_s = statistics.fmean(row.cpu_s for row in rows[2:])
     third.server_cpu_s = statistics.fmean(row.server_cpu_s for row in rows[2:])
