@@ -263,7 +263,8 @@ def limit(stage: Stage, count: int) -> float:
 
 def measure(folder: Path, quick: bool, ray: bool) -> tuple[dict[str, Contender], float]:
     count, sizes = (10, [50]) if quick else (20, [50, 200])
-    full = count + max(sizes)
+    #: Twice what is taken one after the other: a pool below half of its target is refilled meanwhile.
+    some = 2 * count + 2
     found: dict[str, Contender] = {}
 
     def add(contender: Contender) -> None:
@@ -274,7 +275,7 @@ def measure(folder: Path, quick: bool, ray: bool) -> tuple[dict[str, Contender],
     say("muster, forked workers, claims over Valkey")
     stage = Stage(folder / "fork", "--pool", "0")
     try:
-        stage.pool(full)
+        stage.pool(some)
         fill = dict.fromkeys(sizes, lambda: stage.pool(max(sizes)))
         add(muster(stage, "muster warm", "warm", count, fill, "warm"))
         stage.pool(0)
@@ -291,8 +292,8 @@ def measure(folder: Path, quick: bool, ray: bool) -> tuple[dict[str, Contender],
     say("muster, executed workers")
     stage = Stage(folder / "exec", "--pool", "0", "--launch", "exec")
     try:
-        some = dict.fromkeys(sizes[:1], lambda: None)
-        add(muster(stage, "muster cold, exec", "executed", count, some, "cold"))
+        small = dict.fromkeys(sizes[:1], lambda: None)
+        add(muster(stage, "muster cold, exec", "executed", count, small, "cold"))
         _stop_all(stage)
         add(replace_name(peer(stage, "plain exec", folder / "again", count, []), "plain exec, again"))
     finally:
@@ -300,7 +301,7 @@ def measure(folder: Path, quick: bool, ray: bool) -> tuple[dict[str, Contender],
     say("muster, claims over SQS")
     stage = Stage(folder / "sqs", "--pool", "0", "--claim-channel", "sqs")
     try:
-        stage.pool(2 * count + 2)
+        stage.pool(some)
         add(muster(stage, "muster warm, SQS", "sqs", count, {}, "warm"))
     finally:
         stage.close()
