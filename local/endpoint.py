@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from local.valkey import free_port, port_in_use
+from local.valkey import free_port, let_go, port_in_use
 from muster.blueprint import QUEUES, Queue
 from muster.errors import Refused
 
@@ -36,7 +36,6 @@ PROCESS = "local.aws_process"
 #: How long the endpoint may take to end: 0.1 s idle, 3 s with a long poll open.
 STOP_S = 20.0
 _POLL_S = 0.02
-_DYING_S = 5.0
 #: Start times are told by the wall clock, which may be set a little between two readings.
 _SAME_START_S = 2.0
 
@@ -76,6 +75,7 @@ class LocalAws:
 
     def restart(self) -> None:
         """Start again on the same port after it died: its clients, and everybody's addresses, stay good."""
+        let_go(self.port)
         self._launch(30.0)
 
     def stop(self, timeout: float = STOP_S) -> None:
@@ -135,13 +135,7 @@ class LocalAws:
             port = int(json.loads(self._record.read_text(encoding="utf-8"))["port"])
         except (FileNotFoundError, ValueError, KeyError):
             return 0
-        # The threads of a killed process may hold its socket for a moment after it counts as dead.
-        deadline = time.monotonic() + _DYING_S
-        while taken := port_in_use(port):
-            if time.monotonic() > deadline:
-                break
-            time.sleep(_POLL_S)
-        return 0 if taken else port
+        return port if let_go(port) else 0
 
     def _adopt(self, timeout: float) -> bool:
         try:

@@ -23,6 +23,8 @@ from muster.errors import Refused
 
 #: Start times are told by the wall clock, which may be set a little between two readings.
 _SAME_START_S = 2.0
+#: A killed program may hold its port for so long, and how often that is looked at.
+_DYING_S, _LOOK_S = 5.0, 0.01
 
 
 def server_binary() -> str:
@@ -74,7 +76,8 @@ class EmbeddedValkey:
         if self._persist and self._adopt():
             return self
         self.port = self.port or free_port()
-        if port_in_use(self.port):
+        died = self.process is not None
+        if not let_go(self.port) if died else port_in_use(self.port):
             raise Refused(
                 f"port {self.port} is in use by another program: choose another with --valkey-port, 0 for any"
             )
@@ -177,6 +180,16 @@ def port_in_use(port: int) -> bool:
         except OSError:
             return True
     return False
+
+
+def let_go(port: int) -> bool:
+    """Is the port free? The threads of a killed process may hold it for a moment after it counts as dead."""
+    deadline = time.monotonic() + _DYING_S
+    while taken := port_in_use(port):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(_LOOK_S)
+    return not taken
 
 
 @contextmanager
